@@ -35,6 +35,8 @@ MONITORS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BAD = {
     "a mode there is not": ({"mode": "both"}, "mode"),
     "a budget without a number": ({"budgets": ["much"]}, "budgets"),
+    "two budgets of the site": ({"budgets": ["40kW", "30kW"]}, "two for the site"),
+    "two budgets of a domain": ({"budgets": ["40kW", "r=3kW", "r=2kW"]}, "two for r"),
     "a digest cut short": ({"image": {"digest": "sha256:12"}}, "digest"),
     "a word misspelt": ({"replica": 3}, "replica"),
     "a deadline past kube-scheduler's": ({"extender": {"deadlineSeconds": 2}}, "deadlineSeconds"),

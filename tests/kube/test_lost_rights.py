@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,17 @@ def a_copy(account: Path, namespace: str, log: Path, health: str) -> Iterator[Sa
         safe_copies.end(copy)
 
 
+LONG_S = 120.0
+
+
+def asked(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 def make(api: KubeApi, namespace: str, name: str, **spec: object) -> None:
     pod = a_pod(name, gpus=1, scheduler=NAME, spec=dict(spec))
     api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
@@ -54,10 +67,14 @@ def test_rights_and_tokens_that_are_taken_away_are_told_and_their_return_is_enou
             make(api, namespace, "two")
             wait_until(lambda: "pods are not bound: 403 Forbidden" in said(), said)
             assert 'cannot create resource "pods/binding"' in said()
+            refused = lambda: asked(f"http://{health}/readyz")  # noqa: E731
+            wait_until(lambda: refused()[0] == 503, lambda: f"{refused()}", within_s=LONG_S)
+            assert "all that is decided is refused" in refused()[1]
             api.create(safe_copies.path_of(binding), binding)
             with recovery.told("rights that return"):
                 wait_until(lambda: set(written(api, namespace)) == {"one", "two"}, said)
             wait_until(lambda: "trouble: over" in said(), said)
+            wait_until(lambda: refused()[0] == 200, lambda: f"{refused()}")
             api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/wattherd")
             wait_until(lambda: "it may have expired or been revoked" in said(), said)
             make(api, namespace, "three")

@@ -29,7 +29,7 @@ def a_scheduler(plane: ControlPlane, name: str, *options: str) -> Iterator[str]:
         try:
             assert process.stderr is not None
             line = process.stderr.readline()
-            if line.startswith("planned by"):  # who decides is told first
+            while line.startswith(("health on", "planned by")):  # who decides is told first
                 line = process.stderr.readline()
             if name not in line:
                 process.terminate()

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -97,6 +98,48 @@ def test_the_last_answer_of_a_connection_is_whole(port: int) -> None:
         client.request("POST", "/prioritize", json.dumps(asked), {"Connection": "close"})
         scores = json.loads(client.getresponse().read())
     assert [one["Host"] for one in scores] == names
+
+
+@pytest.mark.long
+def test_a_renewed_certificate_is_shown_to_who_comes_then(tmp_path: Path) -> None:
+    """First half of it is there, then all, by a link that leads elsewhere, as Secrets are."""
+    authority, file = trustme.CA(), tmp_path / "tls.pem"
+    names = ["127.0.0.1"]
+    for number in range(2):
+        made = authority.issue_cert(*names, organization_name=f"number {number}")
+        made.private_key_and_cert_chain_pem.write_to_path(tmp_path / f"{number}.pem")
+    file.symlink_to(tmp_path / "0.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def shown(port: int) -> str:
+        with (
+            socket.create_connection(("127.0.0.1", port), PATIENCE_S) as plain,
+            trusting.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            certificate = connection.getpeercert()
+            assert certificate is not None
+            return str(certificate["subject"])
+
+    with serving({"ssl_certfile": str(file)}) as port:
+        assert "number 0" in shown(port)
+        half = (tmp_path / "1.pem").read_text()[:400]
+        (tmp_path / "half.pem").write_text(half)
+        link(file, tmp_path / "half.pem")
+        time.sleep(6)
+        assert "number 0" in shown(port), "it answers on"
+        link(file, tmp_path / "1.pem")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while "number 1" not in shown(port):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+
+
+def link(file: Path, to: Path) -> None:
+    """In one step."""
+    fresh = file.with_suffix(".new")
+    fresh.symlink_to(to)
+    fresh.replace(file)
 
 
 def test_under_tls_head_and_body_come_together(tmp_path: Path) -> None:

@@ -121,6 +121,22 @@ def test_who_waits_too_long_for_its_pods_gives_its_places_back_and_runs_once_the
     assert [job for job in core.jobs.values() if job.active]
 
 
+def test_a_size_that_changes_before_its_pods_are_made_is_the_last_one() -> None:
+    """Another job comes while four pods are awaited."""
+    desk = Desk("1-4", pods=1)
+    desk.until_resized()
+    assert [one.pods for one in desk.take(ResizeOwner)] == [4]
+    desk.submit(GangJob(name="other", at_s=desk.now_s, duration_s=1e6, pods=2))
+    desk.until_resized()
+    assert desk.take(ResizeOwner)[-1].pods < 4
+    desk.make()
+    desk.at(desk.now_s + 5)
+    core = desk.scheduler.core
+    assert core is not None
+    assert len([job for job in core.jobs.values() if job.active]) == 2
+    assert sum(len(run.wanted) > 0 for run in core.jobs.values()) == 2
+
+
 @pytest.mark.parametrize("widths", ["four", "4-1", "0-3", "1-", "1-99999"])
 def test_widths_that_cannot_be_read_are_told(widths: str) -> None:
     desk = Desk(widths, pods=1)

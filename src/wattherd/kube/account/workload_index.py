@@ -174,7 +174,6 @@ class WorkloadIndex:
         Pods that `moved`, and those who are with them on a node, may have other seats than before.
         """
         wanted = {one.uids: one for one in news.waiting if one.ready}
-        parked = {one.id for line in self._parked.values() for _, one in line}
         stirred = dict.fromkeys((*news.uids, *sorted(moved)))
         for waiting in news.waiting:
             stirred.update(dict.fromkeys(member.uid for member in waiting.members))
@@ -193,7 +192,7 @@ class WorkloadIndex:
         for one in (*wanted.values(), *self._early_ones()):
             if not any(uid in self._work_of for uid in one.uids):
                 events += self._submit(one, at_s)
-        return events + self._hold_those_without_pods(core, parked, at_s)
+        return events + self._hold_those_without_pods(core, at_s)
 
     # Jobs that outlive their pods -----------------------------------------------------------------
 
@@ -262,17 +261,19 @@ class WorkloadIndex:
 
     def give_up(self, job_id: str, at_s: float, cause: str) -> list[Event]:
         """Pods of a started job are not waited for any more: it is held until they are there."""
-        _, order = self.awaited.pop(job_id)
-        stopped = JobStopped(at_s=at_s, job_id=job_id, attempt=order.attempt, cause=cause)
+        stopped = self.await_no_more(job_id, at_s, cause)
         if job_id in self.works:
             return [stopped]
         self._held.add(job_id)
         return [stopped, JobHeld(at_s=at_s, job_id=job_id, cause=cause)]
 
-    def _hold_those_without_pods(
-        self, core: Core, before: AbstractSet[str], at_s: float
-    ) -> list[Event]:
-        """Jobs that were parked just now, or wait for too long.
+    def await_no_more(self, job_id: str, at_s: float, cause: str) -> Event:
+        """It is to stop before its pods are there; perhaps it starts at once in another size."""
+        _, order = self.awaited.pop(job_id)
+        return JobStopped(at_s=at_s, job_id=job_id, attempt=order.attempt, cause=cause)
+
+    def _hold_those_without_pods(self, core: Core, at_s: float) -> list[Event]:
+        """Jobs whose pods are gone, or that wait for new ones for too long.
 
         One that is planned to run again, elsewhere or in another size, is not held: its places are
         kept, and it is started on them as soon as its pods are made.
@@ -286,7 +287,7 @@ class WorkloadIndex:
                     line.remove((since_s, work))
                     self._held.discard(work.id)
                     events.append(JobCancelled(at_s=at_s, job_id=work.id))
-                elif work.id not in before and work.id not in self.awaited:
+                elif work.id not in self._held and work.id not in self.awaited:
                     job = core.jobs.get(work.id)
                     if job is not None and job.wanted:
                         continue

@@ -68,7 +68,9 @@ class CommandExecutor:
             elif isinstance(command, SetCap) and self.caps is not None:
                 made, news = self._cap(command, at_s)
             elif isinstance(command, StopJob) and command.job_id in self.book.awaited:
-                made, news = [], self.book.give_up(command.job_id, at_s, str(command.reason))
+                stopped = self.book.await_no_more(command.job_id, at_s, str(command.reason))
+                made, news = [], [stopped]
+                self.evicts = True  # who is not started again is held with the next look
             else:
                 made, news = self._carry_out(command), []
             orders.extend(made)
