@@ -50,11 +50,35 @@ class QueueField(_Strict):
     user_limit_pct: float = 100.0
     user_limit_factor: float = 1.0
     order: str = "fifo"
+    preempts: str = Field(
+        default="never",
+        description="own jobs that a waiting one may stop: never, lower-priority, lower-or-newer",
+    )
+    reclaims: str = Field(
+        default="any",
+        description="from which jobs of others it takes back: any, lower-priority, never",
+    )
+    reclaimable: bool = Field(
+        default=True, description="whether others may take back from it, and from those below it"
+    )
     children: list[QueueField] = []
 
     def names(self) -> list[str]:
         """Of the queue itself and of all below it, parents first."""
         return [self.name, *(name for child in self.children for name in child.names())]
+
+
+class ReclaimSpec(_Strict):
+    """How the scheduler `capacity` takes back what queues were lent."""
+
+    enabled: bool = True
+    wait: Time = Field(default="15s", description="from the notice to the stop")
+    per_cycle: float = Field(default=0.1, description="part of the cluster taken back at a time")
+    dead_zone: float = Field(default=0.1, description="part above its guarantee left to a queue")
+    natural: float = Field(default=0.2, description="part of an excess taken back at a time")
+    balance: bool = Field(
+        default=False, description="whether queues that hold their guarantees take from each other"
+    )
 
 
 class CellsSpec(_Strict):
@@ -148,6 +172,7 @@ class Scenario(_Strict):
     caps: CapsSpec = CapsSpec()
     seed: int = Field(default=1, ge=0)
     queues: QueueField | None = None
+    reclaim: ReclaimSpec = ReclaimSpec()
     cells: CellsSpec = CellsSpec()
     faults: list[ScenarioFault] = []
     sleep: SleepSpec | None = None

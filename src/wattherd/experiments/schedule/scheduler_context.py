@@ -10,6 +10,7 @@ from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import QueueTree, equal_queues
 from wattherd.policy.schedule.hived import Shares
 from wattherd.sim.world import Computer
@@ -32,6 +33,7 @@ class Cells:
 class Given:
     """One workload on one cluster; `queues` None means equal queues, as many as jobs name.
 
+    `reclaim` None takes nothing back of what queues were lent.
     `restart_s` is the pause of a restart, where schedulers may reckon with it.
     """
 
@@ -39,6 +41,7 @@ class Given:
     cluster: ClusterSpec
     seed: int = 1
     queues: QueueTree | None = None
+    reclaim: Reclaim | None = field(default_factory=Reclaim)
     cells: Cells = Cells()
     restart_s: float = 0.0
     power_profiles: Profiles = field(default_factory=built_in)

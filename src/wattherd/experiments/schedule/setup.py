@@ -16,6 +16,7 @@ from wattherd.experiments.schedule.simulators import Preset, preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import Event, NodeLost, NodeReturned, QueueStarted, QueueStopped
+from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle
 from wattherd.sim.machines import SwitchTimes
@@ -25,7 +26,14 @@ from wattherd.workload.budget_text import parse_steps
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.power_profiles import Profiles, built_in, read_profiles
 from wattherd.workload.rates_file import read_rates
-from wattherd.workload.scenario import QueueField, Scenario, ScenarioFault, SleepSpec, Time
+from wattherd.workload.scenario import (
+    QueueField,
+    ReclaimSpec,
+    Scenario,
+    ScenarioFault,
+    SleepSpec,
+    Time,
+)
 
 
 def setting_of(
@@ -48,6 +56,7 @@ def setting_of(
         cluster=cluster,
         seed=scenario.seed,
         queues=queues,
+        reclaim=_reclaim(scenario.reclaim),
         cells=_cells(scenario),
         restart_s=chosen.restart_s,
         power_profiles=_power_profiles(scenario, jobs),
@@ -121,6 +130,18 @@ def queue_spec(queue: CapacityQueue) -> QueueField:
     """As a configuration writes a queue and those below it."""
     fields = {name: getattr(queue, name) for name in QueueField.model_fields if name != "children"}
     return QueueField(**fields, children=[queue_spec(child) for child in queue.children])
+
+
+def _reclaim(spec: ReclaimSpec) -> Reclaim | None:
+    if not spec.enabled:
+        return None
+    return Reclaim(
+        wait_s=_seconds(spec.wait, "reclaim.wait"),
+        per_cycle=spec.per_cycle,
+        dead_zone=spec.dead_zone,
+        natural=spec.natural,
+        balance=spec.balance,
+    )
 
 
 def _cells(scenario: Scenario) -> Cells:

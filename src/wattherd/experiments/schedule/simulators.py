@@ -61,7 +61,8 @@ from wattherd.workload.ps_profile import beliefs
 
 def _capacity(given: Given) -> BuiltScheduler:
     tree = given.tree()
-    return BuiltScheduler(planner=CapacityScheduler(tree=tree), quota=tree, rigid=True)
+    planner = CapacityScheduler(tree=tree, reclaim=given.reclaim)
+    return BuiltScheduler(planner=planner, quota=tree, rigid=True)
 
 
 def _hived(given: Given) -> BuiltScheduler:

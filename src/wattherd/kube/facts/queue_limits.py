@@ -39,7 +39,7 @@ class QueueLimits:
         return self._beyond_user(spec.user, gpus, place, now_s)
 
     def _beyond_user(self, user: str, gpus: int, place: QueuePlace, now_s: float) -> Reason | None:
-        most, key = self.tree.user_most(place, self.total), (place.queue.name, user)
+        most, key = place.user_most(self.total), (place.queue.name, user)
         used = self.usage.users[key] - self.freed.users[key]
         if used + gpus <= most + ROUNDING:
             return None

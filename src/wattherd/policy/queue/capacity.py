@@ -42,12 +42,38 @@ class Usage:
 
 
 def weighted_max_min(
-    amount: float, wants: Sequence[float], weights: Sequence[float]
+    amount: float,
+    wants: Sequence[float],
+    weights: Sequence[float],
+    floors: Sequence[float] | None = None,
 ) -> list[float]:
     """Share `amount` in proportion to `weights`, nobody getting more than he wants.
 
-    Those of weight zero share evenly what all others leave.
+    Those of weight zero share evenly what all others leave. Nobody gets less than his floor,
+    where there are `floors`; together they must not exceed `amount`.
     """
+    given = _shared(amount, wants, weights)
+    low = [i for i, floor in enumerate(floors or ()) if given[i] < floor - ROUNDING]
+    if floors is None or not low:
+        return given
+    # Whoever is raised to his floor stays there: what the others share only shrinks by that.
+    fixed: dict[int, float] = {}
+    while low:
+        fixed.update((i, floors[i]) for i in low)
+        open_ = [i for i in range(len(wants)) if i not in fixed]
+        parts = _shared(
+            max(amount - math.fsum(fixed.values()), 0.0),
+            [wants[i] for i in open_],
+            [weights[i] for i in open_],
+        )
+        given = [fixed.get(i, 0.0) for i in range(len(wants))]
+        for i, part in zip(open_, parts, strict=True):
+            given[i] = part
+        low = [i for i in open_ if given[i] < floors[i] - ROUNDING]
+    return given
+
+
+def _shared(amount: float, wants: Sequence[float], weights: Sequence[float]) -> list[float]:
     given = [0.0] * len(wants)
     heavy = [i for i, weight in enumerate(weights) if weight > 0]
     left = _fill(amount, [i for i in heavy if wants[i] > 0], wants, weights, given)
@@ -78,48 +104,74 @@ def _fill(
     return max(left, 0.0)
 
 
-def ideal(tree: QueueTree, total: int, demand: Mapping[str, float]) -> dict[str, float]:
+def ideal(
+    tree: QueueTree,
+    total: int,
+    demand: Mapping[str, float],
+    used: Mapping[str, float] | None = None,
+) -> dict[str, float]:
     """GPUs that every leaf should hold, given what each leaf holds or waits for.
 
-    It depends on demand alone, not on who happens to run, so that taking from one queue to give
-    to another never calls for taking it back.
+    Without `used` by demand alone: queues that are satisfied are balanced, too. With it no leaf is
+    due more than its guarantee or what it has (YARN's default), since what is beyond guarantees is
+    whoever's came first; and a leaf that is not to be reclaimed keeps what it has.
     """
     result: dict[str, float] = {}
-    wants = _wants(tree, tree.root, total, demand)
-    _divide(tree, tree.root, min(wants[tree.root.name], total), wants, result)
+    due = _Due(tree, total, demand, used)
+    due.divide(tree.root, min(due.wants[tree.root.name], total), result)
     return result
 
 
-def _wants(
-    tree: QueueTree, queue: CapacityQueue, total: int, demand: Mapping[str, float]
-) -> dict[str, float]:
-    """Demand of a queue and all below it, cut to every maximum."""
-    wants: dict[str, float] = {}
-    for child in queue.children:
-        wants.update(_wants(tree, child, total, demand))
-    below = math.fsum(wants[child.name] for child in queue.children)
-    own = below if queue.children else demand.get(queue.name, 0.0)
-    wants[queue.name] = min(own, tree[queue.name].maximum * total)
-    return wants
+class _Due:
+    """What queues of one tree want, and what they keep in any case."""
 
+    def __init__(
+        self,
+        tree: QueueTree,
+        total: int,
+        demand: Mapping[str, float],
+        used: Mapping[str, float] | None,
+    ) -> None:
+        self._tree, self._total, self._demand, self._used = tree, total, demand, used
+        self.wants: dict[str, float] = {}
+        self._floors: dict[str, float] = {}
+        self._walk(tree.root)
 
-def _divide(
-    tree: QueueTree,
-    queue: CapacityQueue,
-    amount: float,
-    wants: Mapping[str, float],
-    result: dict[str, float],
-) -> None:
-    if not queue.children:
-        result[queue.name] = amount
-        return
-    parts = weighted_max_min(
-        amount,
-        [wants[child.name] for child in queue.children],
-        [tree[child.name].guaranteed for child in queue.children],
-    )
-    for child, part in zip(queue.children, parts, strict=True):
-        _divide(tree, child, part, wants, result)
+    def _walk(self, queue: CapacityQueue) -> None:
+        """Demand of a queue and all below it, cut to every maximum; floors are never cut."""
+        for child in queue.children:
+            self._walk(child)
+        if queue.children:
+            want = math.fsum(self.wants[child.name] for child in queue.children)
+            floor = math.fsum(self._floors[child.name] for child in queue.children)
+        else:
+            want, floor = self._leaf(self._tree[queue.name])
+        most = self._tree[queue.name].maximum * self._total
+        self.wants[queue.name] = max(min(want, most), floor)
+        self._floors[queue.name] = floor
+
+    def _leaf(self, place: QueuePlace) -> tuple[float, float]:
+        asked = self._demand.get(place.queue.name, 0.0)
+        if self._used is None:
+            return asked, 0.0
+        used, guaranteed = self._used.get(place.queue.name, 0), place.guaranteed * self._total
+        floor = min(used, guaranteed) if place.reclaimable else float(used)
+        return min(asked, max(guaranteed, used)), floor
+
+    def divide(self, queue: CapacityQueue, amount: float, result: dict[str, float]) -> None:
+        """Share the amount of a queue out among those below it."""
+        if not queue.children:
+            result[queue.name] = amount
+            return
+        names = [child.name for child in queue.children]
+        parts = weighted_max_min(
+            amount,
+            [self.wants[name] for name in names],
+            [self._tree[name].guaranteed for name in names],
+            [self._floors[name] for name in names] if self._used is not None else None,
+        )
+        for child, part in zip(queue.children, parts, strict=True):
+            self.divide(child, part, result)
 
 
 def user_limit(place: QueuePlace, total: int, *, used: int, asked: int, active: int) -> float:
@@ -133,8 +185,7 @@ def user_limit(place: QueuePlace, total: int, *, used: int, asked: int, active: 
     present = guaranteed if used < guaranteed - ROUNDING else float(used + asked)
     even = present / max(active, 1)
     floor = present * place.queue.user_limit_pct / 100
-    most = place.queue.user_limit_factor * guaranteed
-    return min(math.ceil(max(even, floor) - ROUNDING), most)
+    return min(math.ceil(max(even, floor) - ROUNDING), place.user_most(total))
 
 
 def next_leaf(

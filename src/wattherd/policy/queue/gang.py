@@ -262,12 +262,16 @@ def _fill(fits: Ints, count: int) -> list[tuple[int, int]] | None:
 
 @dataclass(frozen=True, slots=True)
 class GangHold:
-    """Room kept for a waiting gang; a strong one is kept from everybody."""
+    """Room kept for a waiting gang; a strong one is kept from everybody.
+
+    `age` numbers holds as they are first made; a hold that moves keeps it.
+    """
 
     shape: GangShape
     shares: tuple[Share, ...]
     queue: str = ""
     strong: bool = True
+    age: int = 0
 
     def needs(self, nodes: int) -> Ints:
         """What it keeps on each node (N, 3)."""
@@ -370,4 +374,14 @@ class GangHolds:
     def all_needs(self) -> Ints:
         """What all holds keep on each node (N, 3)."""
         kept = (hold.needs(len(self._nothing)) for hold in self._holds.values() if not hold.strong)
-        return sum(kept, sum(self._strong.values(), self._nothing))
+        return sum(kept, self.strong_needs())
+
+    def older_needs(self, age: int) -> Ints:
+        """What strong holds keep on each node (N, 3) that are older than that."""
+        nodes = len(self._nothing)
+        older = (one.needs(nodes) for one in self._holds.values() if one.strong and one.age < age)
+        return sum(older, self._nothing)
+
+    def strong_needs(self) -> Ints:
+        """What strong holds keep on each node (N, 3)."""
+        return sum(self._strong.values(), self._nothing)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.errors import UserError
-from wattherd.policy.contract import JobView
-from wattherd.policy.queue.gang import FreeRoom, GangHold
+from wattherd.policy.contract import JobView, Share
+from wattherd.policy.queue.gang import FreeRoom, GangShape
+from wattherd.policy.queue.tree import ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,9 @@ class Reclaim:
     A job is stopped `wait_s` after it was marked. Queues are left alone up to `dead_zone` above
     their guarantee. At most the share `per_cycle` of the cluster is marked at a time, and of a
     queue's excess only the share `natural`, since some of it ends by itself meanwhile; but always
-    one whole gang.
+    one whole gang. With `balance` queues that hold their guarantees take from each other, too,
+    until what is beyond guarantees is shared in proportion to them (YARN's
+    preemption-to-balance-queue-after-satisfied, off by default as there).
 
     Raises:
         UserError: a share outside of 0 to 1, or a negative time.
@@ -32,6 +35,7 @@ class Reclaim:
     per_cycle: float = 0.1
     dead_zone: float = 0.1
     natural: float = 0.2
+    balance: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -51,34 +55,207 @@ def budgets(reclaim: Reclaim, over: Mapping[str, float], total: int) -> dict[str
     return {name: math.ceil(reclaim.natural * scale * beyond) for name, beyond in over.items()}
 
 
-def victims(
-    room: FreeRoom,
-    holds: Sequence[GangHold],
-    able: Sequence[JobView],
-    leaf_of: Callable[[JobView], str],
-    limits: Mapping[str, int],
-) -> list[JobView]:
-    """Jobs to stop so that `holds` fill up, as far as every leaf's limit goes; `able` is ranked.
+@dataclass(slots=True)
+class LeafExcess:
+    """What a leaf holds, what it should hold, and what it is promised (GPUs)."""
 
-    A job counts only if it is on a node where a hold lacks something. The last one of a leaf may
-    exceed the limit, for a gang cannot be stopped in part.
+    used: float
+    due: float
+    guaranteed: float
+
+    def copy(self) -> LeafExcess:
+        """The same, to be changed alone."""
+        return LeafExcess(self.used, self.due, self.guaranteed)
+
+    @property
+    def short(self) -> float:
+        """GPUs that it lacks of its guarantee."""
+        return max(self.guaranteed - self.used, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A gang that may have jobs stopped, and whose.
+
+    `others` are jobs of over-served queues, of which `excess` tells by leaf; `own` are jobs of its
+    own queue that it outranks. `limit` is how many GPUs its queue may hold more, once jobs of its
+    own are stopped, and `due` how many if jobs of other queues are stopped as well. `gain` is what
+    its queue lacks of its guarantee.
     """
-    lacking = sum((hold.needs(len(room)) for hold in holds), room.free * 0) - room.free
-    left = dict(limits)
-    chosen: list[JobView] = []
-    for job in able:
-        name = leaf_of(job)
-        helps = any((lacking[one.node] > 0).any() for one in job.wanted)
-        if not helps or left[name] <= 0:
-            continue
-        chosen.append(job)
-        for one in job.wanted:
-            request = one.request
-            lacking[one.node] -= (request.cpu_milli, request.memory_mib, len(one.gpus))
-            left[name] -= len(one.gpus)
-    return chosen
+
+    shape: GangShape
+    others: Sequence[JobView]
+    own: Sequence[JobView]
+    leaf_of: Callable[[JobView], str]
+    excess: Mapping[str, LeafExcess]
+    limit: float
+    due: float
+    gain: float
 
 
-def rank(job: JobView, marks: Mapping[str, float]) -> tuple[bool, int, int]:
-    """Marked jobs go first, lest their notice be in vain; then low priority, then the newest."""
-    return job.id not in marks, job.spec.priority, -job.number
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Jobs to stop, and where the gang then goes."""
+
+    jobs: tuple[JobView, ...]
+    shares: tuple[Share, ...]
+
+
+def smallest_stops(room: FreeRoom, claim: Claim, marks: Mapping[str, float]) -> Stops | None:
+    """The least to stop so that a gang fits into `room`; None if nothing suffices.
+
+    As Kueue does: jobs of other queues before those of its own, low priorities first, then the
+    newest, until it fits; then whoever need not go is left alone. Gangs differ in size, so the
+    same is done with the small ones first and with the wide ones first, and the set wins that
+    takes no queue below its guarantee, then the one of the lowest priorities, then the smallest.
+
+    A queue is taken below its guarantee only by its last job above it, and only if it then lacks
+    less than the claimant did: the shortfalls of all queues together fall with every stop, so that
+    queues never take the same devices from each other to and fro.
+    """
+    unequal = len({gpus_of(job) for job in (*claim.others, *claim.own)}) > 1
+    for own_too in (False, True) if claim.own else (False,):
+        search = _Search(room, claim, own_too=own_too)
+        found: list[tuple[tuple[float, ...], Stops]] = []
+        for sign in (0, 1, -1) if unequal else (0,):
+            others, own = (_ranked(jobs, marks, sign) for jobs in (claim.others, claim.own))
+            stops = search.run(others, own)
+            if stops is not None:
+                found.append((search.cost(stops.jobs), stops))
+        if found:
+            return min(found, key=lambda one: one[0])[1]
+    return None
+
+
+def _ranked(jobs: Sequence[JobView], marks: Mapping[str, float], sign: int) -> list[JobView]:
+    """Marked jobs, lest their notice be in vain; low priority; by size if asked; the newest."""
+
+    def turn(job: JobView) -> tuple[bool, int, int, int]:
+        return job.id not in marks, job.spec.priority, sign * gpus_of(job), -job.number
+
+    return sorted(jobs, key=turn)
+
+
+class _Search:
+    """One greedy search, and its filling back."""
+
+    def __init__(self, room: FreeRoom, claim: Claim, *, own_too: bool) -> None:
+        self._room, self._claim, self._own_too = room, claim, own_too
+
+    def run(self, others: Sequence[JobView], own: Sequence[JobView]) -> Stops | None:
+        """The first jobs in order that suffice, less those that need not go."""
+        claim, mine = self._claim, [*own] if self._own_too else []
+        freed = sum(map(gpus_of, mine))
+        allowed = claim.shape.gpus <= claim.due + freed + ROUNDING
+        pool = [*(self._takeable(others) if allowed else ()), *mine]
+        stops = self._first(pool)
+        if stops is None and self._own_too:
+            pool = mine  # without other queues it may borrow
+            stops = self._first(pool)
+        return None if stops is None else self._filled_back(stops)
+
+    def _takeable(self, ranked: Sequence[JobView]) -> list[JobView]:
+        """In turn: who leaves his queue its due, its guarantee, or (one each) less than that."""
+        left = {name: one.copy() for name, one in self._claim.excess.items()}
+        taken: list[JobView] = []
+        for least in (_due, _guaranteed, _anything):
+            rest = []
+            for job in ranked:
+                leaf = left[self._claim.leaf_of(job)]
+                beyond = leaf.used > leaf.guaranteed + ROUNDING and leaf.used > leaf.due + ROUNDING
+                if not beyond or leaf.used - gpus_of(job) < least(leaf) - ROUNDING:
+                    rest.append(job)
+                    continue
+                leaf.used -= gpus_of(job)
+                taken.append(job)
+            ranked = sorted(rest, key=lambda job: self._below(job, left))
+        return taken
+
+    def _below(self, job: JobView, left: Mapping[str, LeafExcess]) -> float:
+        """How far below its due a job's end takes its queue: the least comes first."""
+        leaf = left[self._claim.leaf_of(job)]
+        return max(leaf.due - (leaf.used - gpus_of(job)), 0.0)
+
+    def _first(self, pool: Sequence[JobView]) -> Stops | None:
+        """The shortest beginning of `pool` that suffices (the more are stopped, the more fits)."""
+        whole = self._fits(pool)
+        if whole is None:
+            return None
+        low, high = 0, len(pool)
+        while low < high:
+            middle = (low + high) // 2
+            some = self._fits(pool[:middle])
+            if some is None:
+                low = middle + 1
+            else:
+                high, whole = middle, some
+        return Stops(tuple(pool[:high]), whole)
+
+    def _fits(self, stopped: Sequence[JobView]) -> tuple[Share, ...] | None:
+        own = {job.id for job in self._claim.own}
+        freed = sum(gpus_of(job) for job in stopped if job.id in own)
+        foreign = any(job.id not in own for job in stopped)
+        most = self._claim.due if foreign else self._claim.limit
+        if self._claim.shape.gpus > most + freed + ROUNDING:
+            return None
+        soon = self._room.copy()
+        for job in stopped:
+            soon.give(job.wanted)
+        shares = soon.place(self._claim.shape)
+        return None if shares is None else tuple(shares)
+
+    def _filled_back(self, stops: Stops) -> Stops | None:
+        """Whoever need not go stays, those that were to go last first."""
+        nodes = {share.node for share in stops.shares}
+        jobs = [job for job in stops.jobs if any(one.node in nodes for one in job.wanted)]
+        shares = self._fits(jobs)
+        if shares is None:  # jobs of its own queue may free quota on other nodes
+            jobs, shares = list(stops.jobs), stops.shares
+        for job in reversed(jobs[:]):
+            without = [one for one in jobs if one is not job]
+            enough = self._fits(without)
+            if enough is not None:
+                jobs, shares = without, enough
+        lost = self._lost(jobs)
+        if lost > ROUNDING and lost >= self._gain(jobs) - ROUNDING:
+            return None
+        return Stops(tuple(jobs), shares)
+
+    def _gain(self, jobs: Sequence[JobView]) -> float:
+        """What its queue gets of its guarantee, once jobs of its own are out."""
+        own = {job.id for job in self._claim.own}
+        freed = sum(gpus_of(job) for job in jobs if job.id in own)
+        return min(self._claim.gain + freed, self._claim.shape.gpus)
+
+    def _lost(self, jobs: Sequence[JobView]) -> float:
+        """What other queues then lack of their guarantees, beyond what they lack now."""
+        left = {name: one.copy() for name, one in self._claim.excess.items()}
+        before = math.fsum(one.short for one in left.values())
+        own = {job.id for job in self._claim.own}
+        for job in jobs:
+            if job.id not in own:
+                left[self._claim.leaf_of(job)].used -= gpus_of(job)
+        return math.fsum(one.short for one in left.values()) - before
+
+    def cost(self, jobs: Sequence[JobView]) -> tuple[float, ...]:
+        """What speaks against stopping these jobs, the gravest first."""
+        highest = max((job.spec.priority for job in jobs), default=0)
+        return self._lost(jobs), highest, sum(map(gpus_of, jobs)), len(jobs)
+
+
+def _due(leaf: LeafExcess) -> float:
+    return max(leaf.due, leaf.guaranteed)
+
+
+def _guaranteed(leaf: LeafExcess) -> float:
+    return leaf.guaranteed
+
+
+def _anything(leaf: LeafExcess) -> float:
+    del leaf
+    return 0.0
+
+
+def gpus_of(job: JobView) -> int:
+    """GPUs that the plan gives a job."""
+    return sum(len(allocation.gpus) for allocation in job.wanted)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec
@@ -21,6 +22,25 @@ from wattherd.spelling import hint_for
 
 ROUNDING = 1e-9
 """Slack of comparisons between GPUs and shares of them; GPUs are whole, shares are not."""
+NO_FACTOR = -1.0
+"""A user limit factor that sets no limit (as YARN writes it)."""
+
+
+class Preempts(StrEnum):
+    """Which running jobs of its own queue a waiting job may stop (Kueue: withinClusterQueue)."""
+
+    NEVER = "never"
+    LOWER_PRIORITY = "lower-priority"
+    LOWER_OR_NEWER = "lower-or-newer"
+    """Of lower priority, or of equal priority and submitted later."""
+
+
+class Reclaims(StrEnum):
+    """From which jobs of other queues a queue takes back what it is owed (reclaimWithinCohort)."""
+
+    ANY = "any"
+    LOWER_PRIORITY = "lower-priority"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +48,13 @@ class CapacityQueue:
     """One queue; percentages are of its parent.
 
     `user_limit_pct` is what each of many users of a leaf can still count on, `user_limit_factor`
-    the most that one user may hold, as a multiple of the leaf's guarantee (YARN's
-    minimum-user-limit-percent and user-limit-factor, defaults alike).
+    the most that one user may hold, as a multiple of the leaf's guarantee, -1 for no limit (YARN's
+    minimum-user-limit-percent and user-limit-factor, defaults alike). A queue of guarantee 0 runs
+    on what others leave; a multiple of nothing limits nobody in it.
+
+    `preempts` and `reclaims` say whom its waiting jobs may stop: jobs of the queue itself, and jobs
+    with which other queues exceed what they are due. Nothing is reclaimed from a queue that is not
+    `reclaimable`, nor from those below it (YARN's disable_preemption).
     """
 
     name: str
@@ -39,6 +64,9 @@ class CapacityQueue:
     user_limit_pct: float = 100.0
     user_limit_factor: float = 1.0
     order: str = "fifo"
+    preempts: str = Preempts.NEVER
+    reclaims: str = Reclaims.ANY
+    reclaimable: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what promises nothing sensible.
@@ -54,10 +82,13 @@ class CapacityQueue:
         if self.maximum_pct < self.guaranteed_pct:
             problem = f"maximum {self.maximum_pct:g} % is below the guarantee"
             raise self._bad("maximum_pct", problem, f"at least {self.guaranteed_pct:g}")
-        if not (math.isfinite(self.user_limit_factor) and self.user_limit_factor > 0):
-            raise self._bad(
-                "user_limit_factor", f"{self.user_limit_factor} is no factor", "above 0"
-            )
+        factor = self.user_limit_factor
+        if not (math.isfinite(factor) and factor > 0) and factor != NO_FACTOR:
+            raise self._bad("user_limit_factor", f"{factor} is no factor", "above 0")
+        for name, kinds in (("preempts", Preempts), ("reclaims", Reclaims)):
+            value, known = getattr(self, name), [str(one) for one in kinds]
+            if value not in known:
+                raise self._bad(name, f"unknown choice {value!r}", hint_for(value, known))
         if self.order not in ORDERS:
             problem = f"unknown order {self.order!r}"
             raise self._bad("order", problem, hint_for(self.order, ORDERS))
@@ -79,11 +110,24 @@ class QueuePlace:
     """Names from the root to the queue itself."""
     guaranteed: float
     maximum: float
+    reclaimable: bool = True
+    """Whether neither it nor a queue above it forbids reclaim."""
 
     @property
     def is_leaf(self) -> bool:
         """Whether jobs may be submitted to it."""
         return not self.queue.children
+
+    def user_most(self, total: int) -> float:
+        """GPUs of `total` that one user may hold in it, however idle the cluster is.
+
+        Where a leaf is promised less than one GPU, the factor counts from one GPU (YARN: "allow
+        progress for queues with miniscule capacity").
+        """
+        factor = self.queue.user_limit_factor
+        if factor == NO_FACTOR or self.guaranteed <= 0:
+            return math.inf
+        return factor * max(self.guaranteed * total, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +221,7 @@ class QueueTree:
             if held + gpus > most + ROUNDING:
                 why = f"queue {name!r} may hold {most:g} GPUs at most; raise its maximum"
                 return quota_exceeded(gpus, held, most, why, use.now_s)
-        most, factor = self.user_most(place, use.total_gpus), place.queue.user_limit_factor
+        most, factor = place.user_most(use.total_gpus), place.queue.user_limit_factor
         held = sum(
             use.gpus[key] for key in use.gpus if key[1] == spec.user and self.leaf(key[0]) is place
         )
@@ -188,10 +232,6 @@ class QueueTree:
             )
             return quota_exceeded(gpus, held, most, why, use.now_s)
         return None
-
-    def user_most(self, place: QueuePlace, total: int) -> float:
-        """GPUs one user may hold in a leaf, however idle the cluster is."""
-        return place.queue.user_limit_factor * place.guaranteed * total
 
     def _is_below(self, queue: str, ancestor: str) -> bool:
         leaf = self.leaf(queue)
@@ -219,6 +259,7 @@ def _walk(queue: CapacityQueue, parent: QueuePlace | None) -> Iterator[QueuePlac
         ancestors=(*(parent.ancestors if parent else ()), queue.name),
         guaranteed=queue.guaranteed_pct / 100 * (parent.guaranteed if parent else 1.0),
         maximum=queue.maximum_pct / 100 * (parent.maximum if parent else 1.0),
+        reclaimable=queue.reclaimable and (parent.reclaimable if parent else True),
     )
     yield here
     for child in queue.children:

@@ -3,18 +3,25 @@
 The most under-served queue is served first, in the order of its leaf, as long as neither a maximum
 on the way to the root nor the user's limit is exceeded; idle capacity is lent to whoever asks.
 What a queue is owed and lacks is reclaimed: jobs of queues that hold more than their ideal amount
-get notice, and are stopped when the waiting time is over and the need still stands.
+get notice, and are stopped when the waiting time is over and the need still stands. Queues that
+hold their guarantees leave each other alone, unless `Reclaim.balance` says otherwise.
 
-Gangs change two things. Jobs that their queue is owed and that find no room are given a strong
+A user limit is compared with what a user holds now, as YARN does, so that one more job may take him
+beyond it: first come users below their limit, then those who are at it. What one user may hold by
+the user limit factor is a quota of the guard, and is never exceeded.
+
+Gangs change three things. Jobs that their queue is owed and that find no room are given a strong
 hold on the devices they need, which keeps everybody away; the first in line of a leaf is given a
 weak one if its queue must first become smaller, which keeps away its own queue and borrowers. So
-nobody is overtaken for ever by smaller jobs. And nothing is reclaimed but for a gang that can then
-start: devices that are held for it.
+nobody is overtaken for ever by smaller jobs. A gang wider than its queue's guarantee is never owed
+its devices: the rest of its queue waits behind it, and once its queue holds nothing its weak hold
+becomes a strong one, since else it would get nothing while others get all they are promised. And
+nothing is reclaimed but for a gang that can then start: devices that are held for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode, StopReason
@@ -23,8 +30,23 @@ from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
-from wattherd.policy.queue.reclaim import Reclaim, budgets, rank, victims
-from wattherd.policy.queue.tree import ROUNDING, QueuePlace, QueueTree, quota_exceeded
+from wattherd.policy.queue.reclaim import (
+    Claim,
+    LeafExcess,
+    Reclaim,
+    Stops,
+    budgets,
+    gpus_of,
+    smallest_stops,
+)
+from wattherd.policy.queue.tree import (
+    ROUNDING,
+    Preempts,
+    QueuePlace,
+    QueueTree,
+    Reclaims,
+    quota_exceeded,
+)
 
 Alike = tuple[object, ...]
 NEXT_STEP_S = 1.0
@@ -50,6 +72,17 @@ class _Memory:
     holds: dict[str, GangHold] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
     shapes: GangShapes = field(default_factory=GangShapes)
+    made: int = 0
+    """Holds made so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    """A job that must go, why, and for whom."""
+
+    job: JobView
+    why: StopReason
+    claimant: JobView
 
 
 class _Cycle:
@@ -74,16 +107,26 @@ class _Cycle:
         """Why such jobs found no room."""
         self.refused: dict[tuple[object, ...], Reason] = {}
         """Why the guard refused such jobs the room that they found."""
+        self.led: dict[str, str] = {}
+        """By leaf, the gang wider than its guarantee behind which all others there wait."""
         self.limited = False
         """Whether a user limit, which may rise when others are served, refused somebody."""
+        self.going: dict[str, JobView] = {}
+        """Jobs that will have been stopped once all claims are met, this time or later."""
+        self.generous = False
+        """Whether users who are at their limit, not above it, are served now."""
 
     def run(self) -> None:
         self._sort()
         self._drop_stale_holds()
         while self._serve() and self.limited:
             pass
-        if self.reclaim is not None:
-            self._take_back(self.reclaim)
+        # Users at their limit come after all others, but devices are not left idle for a limit
+        # that YARN compares with what a user holds.
+        while self.limited and self._serve_those_at_their_limit():
+            while self._serve() and self.limited:
+                pass
+        self._take_back()
 
     # Who holds and who waits ----------------------------------------------------------------------
 
@@ -91,10 +134,12 @@ class _Cycle:
         for job in self.jobs.values():
             place = self.tree.leaf(job.spec.queue)
             if job.wanted and place is not None:
-                self.usage.add(place, job.spec.user, _gpus(job), vector_of(job.wanted))
+                self.usage.add(place, job.spec.user, gpus_of(job), vector_of(job.wanted))
             elif not job.wanted:
                 self._line_up(job, place)
-        self.ideals = ideal(self.tree, self.total, self._demand())
+        balanced = self.reclaim is not None and self.reclaim.balance
+        used = None if balanced else self.usage.queues
+        self.ideals = ideal(self.tree, self.total, self._demand(), used)
 
     def _line_up(self, job: JobView, place: QueuePlace | None) -> None:
         """Into the line of its leaf, unless that is unknown or stopped."""
@@ -116,7 +161,7 @@ class _Cycle:
                 asked[key] = asked.get(key, 0) + self.memory.shapes[job][0].gpus
         demand: dict[str, float] = {}
         for (name, _), gpus in asked.items():
-            most = self.tree.user_most(self.tree[name], self.total)
+            most = self.tree[name].user_most(self.total)
             demand[name] = demand.get(name, 0.0) + min(gpus, most)
         return demand
 
@@ -129,6 +174,36 @@ class _Cycle:
 
     # Serving --------------------------------------------------------------------------------------
 
+    def _serve_those_at_their_limit(self) -> bool:
+        """Offer one job of a user at his limit what is free; whether any was started.
+
+        What was held for jobs in the last round of `_serve` is held from these jobs, too.
+        """
+        self.generous = True
+        started = False
+        for name, jobs in self.waiting.items():
+            if name in self.led:
+                continue
+            place, active = self.tree[name], len({job.spec.user for job in jobs.values()})
+            able = [job for job in jobs.values() if (name, job.spec.user) in self.blocked]
+            line = LeafLine(place.queue.order, able, self.view.now_s)
+            seen: dict[str, None] = {}
+            for job in line.turns(self.usage.held_in(name), self.capacity):
+                if job.spec.user in seen:
+                    continue  # nobody overtakes himself
+                seen[job.spec.user] = None
+                if self._over_limit(job, place, active) is not None or self._is_hopeless(job):
+                    continue
+                if self._offer(job, place):
+                    started = True
+                    break
+                self.draft.wait(job, self.blocked[name, job.spec.user])
+                self.kept.drop(job.id)
+            if started:
+                break
+        self.generous = False
+        return started
+
     def _serve(self) -> bool:
         """Offer every waiting job what is free, once; whether any was started."""
         lines = {
@@ -139,7 +214,7 @@ class _Cycle:
             name: len({job.spec.user for job in jobs.values()})
             for name, jobs in self.waiting.items()
         }
-        self.blocked, self.hopeless, self.refused = {}, {}, {}
+        self.blocked, self.hopeless, self.refused, self.led = {}, {}, {}, {}
         self.limited, started = False, False
         self.kept.begin()
         while (
@@ -157,6 +232,9 @@ class _Cycle:
         """Offer the jobs in line what is free, until one is started: then others may be next."""
         name = place.queue.name
         for job in line:
+            if name in self.led:
+                self._wait_behind(job, self.led[name])
+                continue
             user = name, job.spec.user
             refusal = self.blocked.get(user)
             if refusal is None and self._is_hopeless(job):
@@ -170,6 +248,18 @@ class _Cycle:
             self.kept.drop(job.id)
             self.draft.wait(job, refusal)
         return False
+
+    def _wait_behind(self, job: JobView, first: str) -> None:
+        """The rest of a leaf waits for a gang that needs the leaf to be empty."""
+        self.kept.drop(job.id)
+        why = f"job {first}, which came first, needs more than queue {job.spec.queue!r} is promised"
+        gpus = self.memory.shapes[job][0].gpus
+        code, now_s = ReasonCode.WAITING_FOR_GPUS, self.view.now_s
+        room = self.room.gpus
+        self.draft.wait(
+            job,
+            Reason(code=code, since_s=now_s, asked=gpus, available=room, unit="GPUs", unblocks=why),
+        )
 
     def _is_hopeless(self, job: JobView) -> bool:
         """Whether one like it got nothing just now; nothing was started or held since."""
@@ -197,14 +287,14 @@ class _Cycle:
         gpus = self.memory.shapes[job][-1].gpus
         name, user = place.queue.name, job.spec.user
         used, own = self.usage.queues[name], self.usage.users[name, user]
-        most = self.tree.user_most(place, self.total)
+        most = place.user_most(self.total)
         limit = user_limit(place, self.total, used=used, asked=gpus, active=active)
-        if own + gpus <= limit + ROUNDING or (own == 0 and gpus <= most + ROUNDING):
-            return None
         if own + gpus > most + ROUNDING:
             why = (
                 f"user limit factor {place.queue.user_limit_factor:g} allows {user!r} {most:g} GPUs"
             )
+        elif own < limit - ROUNDING or (self.generous and own <= limit + ROUNDING):
+            return None
         else:
             users = "user shares" if active == 1 else "users share"
             why = f"{active} {users} the queue; each may hold {limit:g} GPUs"
@@ -221,7 +311,7 @@ class _Cycle:
             if refusal is not None:
                 continue
             room = self._room_for(place, shape.gpus)
-            shares = room.place(shape)
+            shares = self._held_room(shape, old) or room.place(shape)
             if shares is None:
                 refusal = _no_room(shape.gpus, room, self.view.now_s)
                 continue
@@ -239,6 +329,20 @@ class _Cycle:
             self.refused[kin] = refusal
         return False
 
+    def _held_room(self, shape: GangShape, hold: GangHold | None) -> list[Share] | None:
+        """The room that is held for a gang, if it is free by now, whatever younger holds keep.
+
+        Holds lie side by side, but what they keep on one node may still be in use, and each might
+        take what is free there for the other's.
+        """
+        if hold is None or hold.shape != shape:
+            return None
+        needs = hold.needs(len(self.room))
+        free = (needs <= self.room.free).all() and self._clear(hold)
+        if free and (needs <= self.room.free - self.kept.older_needs(hold.age)).all():
+            return list(hold.shares)
+        return None
+
     def _started(
         self, job: JobView, place: QueuePlace, shape: GangShape, shares: Sequence[Share]
     ) -> None:
@@ -250,7 +354,14 @@ class _Cycle:
     # Room and holds -------------------------------------------------------------------------------
 
     def _borrows(self, name: str, gpus: int) -> bool:
-        return self.usage.queues[name] + gpus > self.ideals[name] + ROUNDING
+        """Whether a gang takes its queue beyond what it is due.
+
+        A queue that holds nothing is due something, also where its gang is wider than that: it
+        must not wait for the weak hold of another one, which waits for its own.
+        """
+        used = self.usage.queues[name]
+        guaranteed = self.tree[name].guaranteed * self.total
+        return used + gpus > self.ideals[name] + ROUNDING and not (used == 0 and gpus > guaranteed)
 
     def _over_maximum(self, place: QueuePlace, gpus: int) -> Reason | None:
         """Why a queue on the way to the root may hold no more, holds counted, or None."""
@@ -278,114 +389,243 @@ class _Cycle:
     ) -> None:
         """Keep room for a job that finds none, if its queue is owed it or can come to have it."""
         name = place.queue.name
-        due = self.ideals[name] + ROUNDING
-        strong = self.usage.queues[name] + self.kept.owed(name) + shape.gpus <= due
-        if not strong and (shape.gpus > due or self.kept.is_kept_in(name)):
+        used, due = self.usage.queues[name] + self.kept.owed(name), self.ideals[name] + ROUNDING
+        strong = used + shape.gpus <= due
+        wide = shape.gpus > max(due, place.guaranteed * self.total + ROUNDING)
+        if wide and used == 0:
+            strong = True
+        elif not strong and self.kept.is_kept_in(name):
             return
-        shares = old.shares if old and old.shape == shape else self._aim(shape, ())
+        stays = old is not None and old.shape == shape and (not strong or self._clear(old))
+        shares = old.shares if old is not None and stays else self._aim(shape, strong=strong)
         if shares:
-            self.kept.confirm(job.id, GangHold(shape, shares, name, strong))
+            age = self._age(old)
+            self.kept.confirm(job.id, GangHold(shape, shares, name, strong, age))
+            if wide:
+                self.led[name] = job.id
+                self.draft.wait(job, self._wide(shape, place, strong=strong))
 
-    def _aim(self, shape: GangShape, able: Sequence[JobView]) -> tuple[Share, ...]:
-        """Where to hold room: beside other holds, where the fewest of `able` must go, in order.
+    def _wide(self, shape: GangShape, place: QueuePlace, *, strong: bool) -> Reason:
+        """Why a gang waits that is wider than what its queue is promised."""
+        name, due = place.queue.name, place.guaranteed * self.total
+        why = f"queue {name!r} is guaranteed {due:g} GPUs; {shape.gpus} are kept for it"
+        if not strong:
+            why = f"{why} once its other jobs have ended"
+        return Reason(
+            code=ReasonCode.WAITING_FOR_GPUS,
+            since_s=self.view.now_s,
+            asked=shape.gpus,
+            available=self.room.gpus,
+            unit="GPUs",
+            unblocks=f"{why} as they become free",
+        )
 
-        If that is nowhere (or nobody is able), on nodes that will be free in the end.
+    def _age(self, old: GangHold | None) -> int:
+        if old is not None:
+            return old.age
+        self.memory.made += 1
+        return self.memory.made
+
+    def _clear(self, hold: GangHold) -> bool:
+        """Whether no strong hold lies over this one."""
+        left = FreeRoom.whole(self.view).free - self.kept.strong_needs()
+        return bool((hold.needs(len(self.room)) <= left).all())
+
+    def _aim(self, shape: GangShape, *, strong: bool) -> tuple[Share, ...]:
+        """Where to hold room, on nodes that will be free in the end.
+
+        Beside other holds; a strong one may lie over weak ones, which give way to it.
         """
-        taken, soon = self.kept.all_needs(), self.room.copy()
-        for job in able:
-            soon.give(job.wanted)
-            shares = soon.without(taken).place(shape)
-            if shares is not None:
-                return tuple(shares)
-        shares = FreeRoom.whole(self.view).without(taken).place(shape)
+        whole, taken = FreeRoom.whole(self.view), self.kept.all_needs()
+        shares = whole.without(taken).place(shape)
+        if shares is None and strong:
+            shares = whole.without(self.kept.strong_needs()).place(shape)
         return tuple(shares or ())
 
     # Taking back ----------------------------------------------------------------------------------
 
-    def _take_back(self, reclaim: Reclaim) -> None:
-        """Mark what must go for strong holds; stop what was marked long enough ago."""
-        over = over_served(
-            self.tree, self.usage, self.ideals, self.total, dead_zone=reclaim.dead_zone
-        )
-        owed = [job_id for job_id, hold in self.memory.holds.items() if hold.strong]
+    def _take_back(self) -> None:
+        """Mark what must go for gangs that may have jobs stopped; stop what was marked in time."""
+        chosen: dict[str, _Victim] = {}
+        claimants: list[str] = []
+        over: dict[str, float] = {}
+        if self.reclaim is not None:
+            over = over_served(
+                self.tree, self.usage, self.ideals, self.total, dead_zone=self.reclaim.dead_zone
+            )
         able = [job for job in self.jobs.values() if job.wanted and self._leaf(job) in over]
-        if not owed or not able:
-            self.memory.marks.clear()
-            return
-        able.sort(key=lambda job: rank(job, self.memory.marks))
-        limits = budgets(reclaim, over, self.total)
-        self._aim_again(owed, able, sum(limits.values()))
-        holds = [self.memory.holds[job_id] for job_id in owed]
-        self._mark(victims(self.room, holds, able, self._leaf, limits), reclaim, owed)
+        left = budgets(self.reclaim, over, self.total) if self.reclaim is not None else {}
+        excess = {name: self._excess(name) for name in over}
+        for job, own in self._claimants(lent=bool(able)):
+            if not own and sum(left.values()) <= 0:
+                continue  # this plan stops nobody else of other queues
+            stops = self._stops_for(job, able, own, excess)
+            if stops is None:
+                continue
+            claimants.append(job.id)
+            for victim in stops.jobs:
+                name = self._leaf(victim)
+                if any(one is victim for one in own):
+                    chosen[victim.id] = _Victim(victim, StopReason.PREEMPTED_FOR_PRIORITY, job)
+                    continue
+                excess[name].used -= gpus_of(victim)
+                if left[name] > 0:
+                    left[name] -= gpus_of(victim)
+                    chosen[victim.id] = _Victim(victim, StopReason.RECLAIMED, job)
+        self._mark(chosen, claimants)
+
+    def _excess(self, name: str) -> LeafExcess:
+        guaranteed = self.tree[name].guaranteed * self.total
+        return LeafExcess(self.usage.queues[name], self.ideals[name], guaranteed)
 
     def _leaf(self, job: JobView) -> str:
         place = self.tree.leaf(job.spec.queue)
         return place.queue.name if place else ""
 
-    def _aim_again(self, owed: Sequence[str], able: Sequence[JobView], limit: int) -> None:
-        """Move holds to where room comes soonest, unless marked jobs make it where they are.
+    def _claimants(self, *, lent: bool) -> Iterator[tuple[JobView, list[JobView]]]:
+        """Waiting jobs that may have others stopped, and jobs of their own queues among them.
 
-        Those for which this plan will not stop anybody, its `limit` being used up, stay as well.
+        Those with strong holds, oldest first, if anything is `lent`; then those that outrank jobs
+        of their own queues.
         """
-        soon = self.room.copy()
-        for job in able:
-            if job.id in self.memory.marks:
-                soon.give(job.wanted)
-        for job_id in owed:
-            hold = self.memory.holds[job_id]
-            needs = hold.needs(len(soon))
-            if (needs <= soon.free).all():
-                soon.free -= needs
+        seen: dict[str, None] = {}
+        for job_id, hold in list(self.memory.holds.items()):
+            place = self.tree[hold.queue]
+            if hold.strong and lent and place.queue.reclaims != Reclaims.NEVER:
+                seen[job_id] = None
+                yield self.jobs[job_id], self._outranked(self.jobs[job_id], place)
+        for name, jobs in self.waiting.items():
+            place = self.tree[name]
+            if place.queue.preempts == Preempts.NEVER:
                 continue
-            if limit <= 0:
-                return
-            limit -= hold.shape.gpus
-            self.kept.drop(job_id)
-            shares = self._aim(hold.shape, able) or hold.shares
-            self.kept.confirm(job_id, GangHold(hold.shape, shares, hold.queue))
+            for job in sorted(jobs.values(), key=lambda job: (-job.spec.priority, job.number)):
+                blocked = (name, job.spec.user) in self.blocked
+                if job.id not in seen and not blocked and (own := self._outranked(job, place)):
+                    yield job, own
 
-    def _mark(self, chosen: Sequence[JobView], reclaim: Reclaim, owed: Sequence[str]) -> None:
+    def _outranked(self, job: JobView, place: QueuePlace) -> list[JobView]:
+        """Running jobs of its own queue that it may have stopped."""
+        kind = place.queue.preempts
+        if kind == Preempts.NEVER:
+            return []
+        rank = job.spec.priority
+        newer = kind == Preempts.LOWER_OR_NEWER
+        return [
+            one
+            for one in self.jobs.values()
+            if one.wanted
+            and self._leaf(one) == place.queue.name
+            and (
+                one.spec.priority < rank
+                or (newer and one.spec.priority == rank and one.number > job.number)
+            )
+        ]
+
+    def _stops_for(
+        self,
+        job: JobView,
+        able: Sequence[JobView],
+        own: Sequence[JobView],
+        excess: Mapping[str, LeafExcess],
+    ) -> Stops | None:
+        """Hold room where it comes at the least cost, and say who must go for it.
+
+        None if nobody must go, or if that would not suffice: then the hold stays where it is.
+        """
+        place = self.tree.leaf(job.spec.queue)
+        assert place is not None  # noqa: S101 - only jobs of known leaves wait
+        name, hold = place.queue.name, self.memory.holds.get(job.id)
+        shape = hold.shape if hold is not None else self.memory.shapes[job][0]
+        used, due = self.usage.queues[name], self.ideals[name]
+        guaranteed = place.guaranteed * self.total
+        if place.queue.reclaims == Reclaims.LOWER_PRIORITY:
+            able = [one for one in able if one.spec.priority < job.spec.priority]
+        self.kept.drop(job.id)
+        room = self.room.copy()
+        for gone in self.going.values():
+            room.give(gone.wanted)
+        needs = self.kept.needs(name, borrows=self._borrows(name, shape.gpus))
+        claim = Claim(
+            shape=shape,
+            others=[o for o in able if self._leaf(o) != name and o.id not in self.going],
+            own=[one for one in own if one.id not in self.going],
+            leaf_of=self._leaf,
+            excess=excess,
+            limit=self._left_of_maximum(place),
+            # A wide gang with a strong hold may have what is lent, as far as it is enough.
+            due=float(shape.gpus) if hold and hold.strong else max(due, guaranteed) - used,
+            gain=max(guaranteed - used, 0.0),
+        )
+        room = room if needs is None else room.without(needs)
+        stops = smallest_stops(room, claim, self.memory.marks)
+        if stops is None:
+            if hold is not None:
+                self.kept.confirm(job.id, hold)
+            return None
+        self.kept.confirm(job.id, GangHold(shape, stops.shares, name, age=self._age(hold)))
+        for victim in stops.jobs:
+            self.going[victim.id] = victim
+        return stops
+
+    def _left_of_maximum(self, place: QueuePlace) -> float:
+        """GPUs that a leaf may hold more by every maximum on the way to the root."""
+        return min(
+            self.tree[name].maximum * self.total - self.usage.queues[name]
+            for name in place.ancestors
+        )
+
+    def _mark(self, chosen: Mapping[str, _Victim], claimants: Sequence[str]) -> None:
         now_s, marks = self.view.now_s, self.memory.marks
-        kept = {job.id: marks.get(job.id, now_s) for job in chosen}
-        due = [job for job in chosen if kept[job.id] + reclaim.wait_s <= now_s]
-        for job in chosen:
-            if job.id not in marks and job not in due:
-                self.draft.give_notice(job, StopReason.RECLAIMED, now_s + reclaim.wait_s)
-        for job in due:
-            self._stop(job)
-            del kept[job.id]
+        wait_s = 0.0 if self.reclaim is None else self.reclaim.wait_s
+        kept = {job_id: marks.get(job_id, now_s) for job_id in chosen}
+        due = [one for job_id, one in chosen.items() if kept[job_id] + wait_s <= now_s]
+        for job_id, one in chosen.items():
+            if job_id not in marks and one not in due:
+                self.draft.give_notice(one.job, one.why, now_s + wait_s)
+        for one in due:
+            self._stop(one)
+            del kept[one.job.id]
         self.memory.marks = kept
         if kept:
-            self.draft.wake_at(min(kept.values()) + reclaim.wait_s)
-        for job_id in owed:
+            self.draft.wake_at(min(kept.values()) + wait_s)
+        for job_id in claimants:
             job = self.jobs[job_id]
             place = self.tree.leaf(job.spec.queue)
             if place is not None and not (due and self._offer(job, place)) and kept:
-                self.draft.wait(
-                    job, self._coming(job_id, chosen, min(kept.values()) + reclaim.wait_s)
-                )
-        if due and any(job_id in self.memory.holds for job_id in owed):
+                self.draft.wait(job, self._coming(job, chosen, min(kept.values()) + wait_s))
+        if due and any(job_id in self.memory.holds for job_id in claimants):
             # More must go, and a stop that was planned is no news that calls for the next plan.
             self.draft.wake_at(now_s + NEXT_STEP_S)
 
-    def _stop(self, job: JobView) -> None:
+    def _stop(self, victim: _Victim) -> None:
+        job = victim.job
         place = self.tree.leaf(job.spec.queue)
         assert place is not None  # noqa: S101 - only jobs of known leaves are chosen
         self.room.give(job.wanted)
-        gpus, vector = _gpus(job), [-x for x in vector_of(job.wanted)]
+        gpus, vector = gpus_of(job), [-x for x in vector_of(job.wanted)]
         self.usage.add(place, job.spec.user, -gpus, vector)
-        self.draft.stop(job, StopReason.RECLAIMED)
-        name, most = place.queue.name, self.ideals[place.queue.name]
-        why = f"queue {name!r} gave back what it had borrowed"
-        used = self.usage.queues[name]
-        self.draft.wait(job, quota_exceeded(gpus, used, most, why, self.view.now_s))
+        self.draft.stop(job, victim.why)
+        name, now_s = place.queue.name, self.view.now_s
+        if victim.why is StopReason.RECLAIMED:
+            why = f"queue {name!r} gave back what it had borrowed"
+            used, most = self.usage.queues[name], self.ideals[name]
+            self.draft.wait(job, quota_exceeded(gpus, used, most, why, now_s))
+            return
+        why = f"job {victim.claimant.id} comes first in queue {name!r}"
+        code = ReasonCode.LOWER_PRIORITY
+        self.draft.wait(
+            job, Reason(code=code, since_s=now_s, asked=gpus, unit="GPUs", unblocks=why)
+        )
 
-    def _coming(self, job_id: str, chosen: Sequence[JobView], at_s: float) -> Reason:
-        """Why a gang that is owed its devices still waits."""
-        gpus = self.memory.holds[job_id].shape.gpus
-        back = sum(_gpus(job) for job in chosen)
-        names = ", ".join(job.id for job in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
-        gpus_back = f"{back} borrowed GPU{'' if back == 1 else 's'}"
+    def _coming(self, job: JobView, chosen: Mapping[str, _Victim], at_s: float) -> Reason:
+        """Why a gang for which others must go still waits."""
+        hold = self.memory.holds.get(job.id)
+        gpus = hold.shape.gpus if hold else self.memory.shapes[job][0].gpus
+        going = [one.job for one in chosen.values()]
+        back = sum(map(gpus_of, going))
+        names = ", ".join(one.id for one in going[:3]) + (", ..." if len(going) > 3 else "")
+        lent = all(one.why is StopReason.RECLAIMED for one in chosen.values())
+        gpus_back = f"{back} {'borrowed ' if lent else ''}GPU{'' if back == 1 else 's'}"
         return Reason(
             code=ReasonCode.WAITING_FOR_PREEMPTION,
             since_s=self.view.now_s,
@@ -395,10 +635,6 @@ class _Cycle:
             unblocks=f"{names} must give back {gpus_back}, the first",
             due_s=at_s,
         )
-
-
-def _gpus(job: JobView) -> int:
-    return sum(len(allocation.gpus) for allocation in job.wanted)
 
 
 def _no_room(gpus: int, room: FreeRoom, now_s: float) -> Reason:

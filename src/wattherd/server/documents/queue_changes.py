@@ -36,8 +36,11 @@ class QueueChange(BaseModel):
     guaranteed_pct: float | None = Percent
     maximum_pct: float | None = Percent
     user_limit_pct: float | None = Percent
-    user_limit_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    user_limit_factor: float | None = Field(default=None, ge=-1, allow_inf_nan=False)
     order: str | None = None
+    preempts: str | None = None
+    reclaims: str | None = None
+    reclaimable: bool | None = None
     scale_others: bool = Field(
         default=False, description="its siblings' guarantees make up for it, in proportion"
     )

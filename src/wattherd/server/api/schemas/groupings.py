@@ -36,7 +36,8 @@ class QueuesDocument(ApiShape):
         "as a configuration says it; null: the policy keeps no queues",
         {
             "name": "root", "guaranteed_pct": 100.0, "maximum_pct": 100.0, "user_limit_pct": 100.0,
-            "user_limit_factor": 1.0, "order": "fifo", "children": [],
+            "user_limit_factor": 1.0, "order": "fifo", "preempts": "never", "reclaims": "any",
+            "reclaimable": True, "children": [],
         },
     )  # fmt: skip
 
