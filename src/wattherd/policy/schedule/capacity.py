@@ -311,7 +311,7 @@ class _Cycle:
             if refusal is not None:
                 continue
             room = self._room_for(place, shape.gpus)
-            shares = self._held_room(shape, old) or room.place(shape)
+            shares = room.place(shape) or self._held_room(shape, old)
             if shares is None:
                 refusal = _no_room(shape.gpus, room, self.view.now_s)
                 continue
