@@ -46,8 +46,8 @@ class LevelUse:
 class BranchMeter:
     """Watches a core with a power tree from event to event."""
 
-    def __init__(self, core: Core, *, reaction_s: float = 0.0) -> None:
-        """Nothing was seen yet."""
+    def __init__(self, core: Core, *, reaction_s: float = 0.0, begin_s: float = 0.0) -> None:
+        """Nothing was seen yet; nothing is counted before `begin_s`."""
         self._core, self._account, self._reaction_s = core, core.watts, reaction_s
         count = len(core.watts.feeds.names)
         self.over_s, self.over_j = np.zeros(count), np.zeros(count)
@@ -57,7 +57,7 @@ class BranchMeter:
         self._limits: Ints = np.full(count, ENDLESS_NW)
         self._stated_nw: list[int | None] | None = None
         self._changed_s = np.full(count, -np.inf)
-        self._at_s = 0.0
+        self._at_s = begin_s
         self._stale = True
 
     def until(self, now_s: float) -> None:
@@ -104,6 +104,18 @@ class BranchMeter:
         self._use_s += use * seconds
         self._limited_s += np.where(limited, seconds, 0.0)
         self.peak = np.maximum(self.peak, use)
+
+    def mark(self) -> list[Floats]:
+        """What was counted so far (`sim.interval`)."""
+        return [one.copy() for one in self._counts()]
+
+    def rewind(self, mark: list[Floats]) -> None:
+        """Forget what was counted since."""
+        for count, one in zip(self._counts(), mark, strict=True):
+            count[:] = one
+
+    def _counts(self) -> list[Floats]:
+        return [self.over_s, self.over_j, self.worst_w, self.peak, self._use_s, self._limited_s]
 
     def levels(self) -> list[LevelUse]:
         """The levels from the site down."""

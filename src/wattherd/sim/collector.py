@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wattherd.engine.core.core import Core
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
-from wattherd.model.event import Event, JobExited, JobSubmitted
+from wattherd.model.event import Event, JobExited, JobSubmitted, NodeLost
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.sim.meter import UNMOVED
@@ -79,6 +79,9 @@ class Collector:
         job_id = getattr(event, "job_id", None)
         if job_id is not None:
             touched[job_id] = None
+        if type(event) is NodeLost:
+            # It names no job, and what ran on that node alone is over without any order.
+            touched.update(dict.fromkeys(self._held))
         if self._partners or self._core.watts.shares:
             touched = self._with_partners(touched)
         for one in touched:

@@ -46,7 +46,8 @@ class UseLevels:
     def until(self, now_s: float) -> None:
         """Add what is in use up to then."""
         if self.begin_s is None:
-            self.begin_s = self._at_s = now_s
+            self.begin_s = now_s
+        self._at_s = max(self._at_s, self.begin_s)
         if now_s <= self._at_s:
             return
         if self._stale:
@@ -56,6 +57,15 @@ class UseLevels:
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """What is in use may have changed; it is looked at once time passes."""
         self._stale |= bool(commands) or type(event) not in UNMOVED
+
+    def mark(self) -> tuple[float, list[NDArray[np.float64]]]:
+        """What was counted so far (`sim.interval`)."""
+        columns = self._sums, self._held_s, self._peaks, self._budgets
+        return self.step_s, [one.copy() for one in columns]
+
+    def rewind(self, mark: tuple[float, list[NDArray[np.float64]]]) -> None:
+        """Forget what was counted since."""
+        self.step_s, (self._sums, self._held_s, self._peaks, self._budgets) = mark
 
     def _look(self) -> None:
         held = self.core.held

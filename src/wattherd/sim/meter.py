@@ -28,20 +28,21 @@ class EnergyMeter:
 
     `reaction_s` is how long after an unannounced budget change a shell may take; draw above the
     budget within it is not counted in `over_budget_s`. `boot_j` is what a wake-up costs beyond the
-    idle draw of the node while it boots.
+    idle draw of the node while it boots. Nothing is counted before `begin_s`.
     """
 
     core: Core
     restart_s: float = 0.0
     reaction_s: float = 0.0
     boot_j: float = 0.0
+    begin_s: float = 0.0
     run_j: list[float] = field(default_factory=list)
     idle_j: list[float] = field(default_factory=list)
     wake_j: list[float] = field(default_factory=list)
     wasted_j: list[float] = field(default_factory=list)
     over_budget_s: float = 0.0
     over_budget_j: float = 0.0
-    _at_s: float = 0.0
+    _at_s: float = field(init=False)
     _stale: bool = False
     _run_w: float = 0.0
     _free_w: float = 0.0
@@ -49,12 +50,30 @@ class EnergyMeter:
     _budget_w: float | None = None
     _surprised_s: float = -math.inf
 
+    def __post_init__(self) -> None:
+        """Begin to count at the beginning."""
+        self._at_s = self.begin_s
+
     def until(self, now_s: float) -> None:
         """Integrate what is drawn up to then."""
         if self._stale:
             self._look()
         self._integrate(now_s - self._at_s)
-        self._at_s = now_s
+        self._at_s = max(now_s, self._at_s)
+
+    def mark(self) -> tuple[tuple[int, ...], float, float]:
+        """What was counted so far (`sim.interval`)."""
+        counts = tuple(len(one) for one in self._lists())
+        return counts, self.over_budget_s, self.over_budget_j
+
+    def rewind(self, mark: tuple[tuple[int, ...], float, float]) -> None:
+        """Forget what was counted since."""
+        counts, self.over_budget_s, self.over_budget_j = mark
+        for joules, count in zip(self._lists(), counts, strict=True):
+            del joules[count:]
+
+    def _lists(self) -> tuple[list[float], ...]:
+        return self.run_j, self.idle_j, self.wake_j, self.wasted_j
 
     @property
     def ignores(self) -> frozenset[type[Event]]:
@@ -143,14 +162,26 @@ class BillMeter:
     rates: EnergyRates
     start_s: float = 0.0
     bill: Bill = field(default_factory=Bill)
-    _at_s: float = 0.0
+    _at_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin where the meter begins."""
+        self._at_s = self.meter.begin_s
+
+    def mark(self) -> Bill:
+        """What was counted so far (`sim.interval`)."""
+        return self.bill
+
+    def rewind(self, mark: Bill) -> None:
+        """Forget what was counted since."""
+        self.bill = mark
 
     def until(self, now_s: float) -> None:
         """Add what was drawn up to then."""
         if now_s > self._at_s:
             from_s, until_s = self.start_s + self._at_s, self.start_s + now_s
             self.bill = self.bill.plus(self.rates.bill(self.meter.draw_w, from_s, until_s))
-        self._at_s = now_s
+            self._at_s = now_s
 
     def after(self, event: Event, commands: Sequence[Command]) -> None:
         """Booting a node takes its joules at once, in this account as in the meter's."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from wattherd.engine.core.core import Core
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import Command
-from wattherd.model.event import Event, JobExited
+from wattherd.model.event import Event, JobExited, NodeLost
 
 COLUMNS = ("job", "start_s", "stop_s", "gpus", "nodes")
 """`nodes` as NAME:GPUS, separated by spaces; what still runs stops at the end."""
@@ -28,6 +28,8 @@ class Stretches:
         """Look at the jobs that the event and the orders are about."""
         about = {command.job_id: None for command in commands if hasattr(command, "job_id")}
         about[getattr(event, "job_id", "")] = None
+        if type(event) is NodeLost:  # it names no job
+            about.update(dict.fromkeys(self._open))
         ended_s = event.at_s if isinstance(event, JobExited) else self.core.now_s
         for job_id in about:
             self._note(job_id, ended_s)

@@ -28,6 +28,8 @@ class UsageMeter:
 
     core: Core
     specs: Iterable[JobSpec]
+    begin_s: float | None = None
+    """From when on it counts; None: from the first event."""
     cpu_milli_s: float = 0.0
     gap_s: float = 0.0
     """Of the difference between the shares of GPUs and of CPUs in use."""
@@ -51,14 +53,15 @@ class UsageMeter:
         nodes = self.core.config.cluster.nodes
         self.cpu_capacity_milli = sum(node.cpu_milli for node in nodes)
         self._gpus = sum(node.gpu_count for node in nodes)
+        self._at_s = self.begin_s
         table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
         self._table, self._rows = table.ravel(), self.core.held.gpu_count * len(table)
 
     def until(self, now_s: float) -> None:
         """Integrate up to then; time begins with the first event."""
         seconds = 0.0 if self._at_s is None else now_s - self._at_s
-        self._at_s = now_s
-        if not seconds:
+        self._at_s = now_s if self._at_s is None else max(now_s, self._at_s)
+        if seconds <= 0:
             return
         if self._stale:
             self._look()
@@ -66,6 +69,14 @@ class UsageMeter:
         self.gap_s += self._gap * seconds
         self.free_gpu_s += self._free * seconds
         self.fragment_gpu_s += self._fragment * seconds
+
+    def mark(self) -> tuple[float, float, float, float]:
+        """What was counted so far (`sim.interval`)."""
+        return self.cpu_milli_s, self.gap_s, self.free_gpu_s, self.fragment_gpu_s
+
+    def rewind(self, mark: tuple[float, float, float, float]) -> None:
+        """Forget what was counted since."""
+        self.cpu_milli_s, self.gap_s, self.free_gpu_s, self.fragment_gpu_s = mark
 
     @property
     def ignores(self) -> frozenset[type[Event]]:

@@ -32,7 +32,9 @@ from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.rebalance.sleep import SleepPolicy
 from wattherd.sim.branch_meter import BranchMeter
 from wattherd.sim.collector import Collector, JobOutcome
+from wattherd.sim.interval import JobInterval, Rewinds
 from wattherd.sim.levels import UseLevels
+from wattherd.sim.liveness import Liveness
 from wattherd.sim.machines import SwitchTimes
 from wattherd.sim.meter import BillMeter, EnergyMeter
 from wattherd.sim.slow_caps import SlowCaps
@@ -125,18 +127,33 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
     speed_at = by_curve(given.cluster, given.curve_of)
     plant = preset.plant(given.jobs, given.cluster, speed_at, preset.restart_s)
     slow_s = setting.cap_delay_s
+    begin_s = min((spec.submit_s for spec in given.jobs.specs), default=0.0)
     meter = EnergyMeter(
-        core, restart_s=preset.restart_s, reaction_s=slow_s, boot_j=setting.switch.wake_j
+        core,
+        restart_s=preset.restart_s,
+        reaction_s=slow_s,
+        boot_j=setting.switch.wake_j,
+        begin_s=begin_s,
     )
-    collector, usage = Collector(core), UsageMeter(core, given.jobs.specs)
-    levels, stretches = UseLevels(core, meter), Stretches(core)
+    collector, usage = Collector(core), UsageMeter(core, given.jobs.specs, begin_s)
+    levels, stretches = UseLevels(core, meter, begin_s=begin_s), Stretches(core)
     watchers: list[Watcher] = [meter, collector, usage]
-    branches = None if setting.tree is None else BranchMeter(core, reaction_s=slow_s)
-    watchers += [branches] if branches else []
+    counting: list[Rewinds] = [meter, usage]
+    branches = (
+        None if setting.tree is None else BranchMeter(core, reaction_s=slow_s, begin_s=begin_s)
+    )
+    if branches is not None:
+        watchers.append(branches)
+        counting.append(branches)
     bill = None if setting.rates is None else BillMeter(meter, setting.rates, setting.start_s)
-    watchers += [bill] if bill else []
+    if bill is not None:
+        watchers.append(bill)
+        counting.append(bill)
     if setting.history:
         watchers += [levels, stretches]
+        counting.append(levels)
+    interval = JobInterval(core, counting)
+    watchers += [interval, Liveness(core)]
     world = SimWorld(
         core,
         SlowCaps(plant, slow_s) if slow_s else plant,
@@ -150,6 +167,7 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
     with _rare_collections():
         recording = world.run(setting.until_s)
     cpu_s = _user_s() - began
+    interval.close()
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
     row |= level_rows(branches.levels()) if branches else {}

@@ -88,10 +88,18 @@ def _equal_shares(given: Given, chains: list[Chain]) -> Shares:
     return {name: {one.name: {one.levels[-1]: each[one.name]} for one in chains} for name in names}
 
 
+LOST_OF_SLICES = 20
+"""A time slice is so many times as long as a restart."""
+
+
 def _gandiva(given: Given) -> Gandiva:
-    """Slices of a minute, or longer where jobs last for days: a hundredth of the mean."""
+    """Slices of a minute, or longer where jobs last for days: a hundredth of the mean.
+
+    At most a twentieth of a slice is lost to the restart that begins it.
+    """
     known_s = [spec.duration_s for spec in given.jobs.specs if spec.duration_s]
-    quantum_s = max(60.0, sum(known_s) / len(known_s) / 100) if known_s else 60.0
+    mean_s = sum(known_s) / len(known_s) if known_s else 0.0
+    quantum_s = max(60.0, mean_s / 100, LOST_OF_SLICES * given.restart_s)
     return Gandiva(quantum_s=quantum_s, within=given.cells.within)
 
 
@@ -268,7 +276,7 @@ def _measured(given: Given) -> Manner:
 
 
 POLLUX_NODE_GPUS = 4
-SLOW_RESTART_QUANTUM_S = 20 * RESTART_S
+SLOW_RESTART_QUANTUM_S = LOST_OF_SLICES * RESTART_S
 """Time slices where a restart takes half a minute: at most a twentieth of them is lost."""
 REPORT_S = 30.0
 """How often jobs that may share a GPU report their progress."""
