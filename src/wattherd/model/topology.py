@@ -6,7 +6,7 @@ What lies close together talks fast (`estimate.locality`), and is promised as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -86,19 +86,20 @@ def chains_of(
     *,
     within: Mapping[int, Sequence[int]] | None = None,
     per_rack: int | None = None,
+    leave: Collection[int] = (),
 ) -> list[Chain]:
     """A chain for each kind of node (model and number of GPUs), nodes in their order.
 
     `within` tells, by the number of GPUs, how a node is made up from the GPU upwards, such as
     {8: (2, 2, 2)}; otherwise all GPUs of a node are equally close. So many nodes as `per_rack`
-    make a rack; those that do not fill one are a chain of their own.
+    make a rack; those that do not fill one are a chain of their own. Nodes to `leave` are in none.
 
     Raises:
         UserError: a node is not made up of as many GPUs as it has.
     """
     kinds: dict[tuple[str, int], list[int]] = {}
     for index, node in enumerate(cluster.nodes):
-        if node.gpu_count:
+        if node.gpu_count and index not in leave:
             kinds.setdefault((node.gpu_model, node.gpu_count), []).append(index)
     chains = []
     for (model, gpus), nodes in kinds.items():
@@ -113,6 +114,50 @@ def chains_of(
         if whole < len(nodes):
             chains.append(_chain(name, model, nodes[whole:], fanout))
     return chains
+
+
+def stated_chain(
+    cluster: ClusterSpec,
+    name: str,
+    levels: Mapping[str, int],
+    nodes: Sequence[str],
+) -> Chain:
+    """A chain as stated: `levels` say how many cells of the one below make one of each.
+
+    The lowest level is made of single GPUs, and one of them is called `node`. `nodes` are names of
+    equal nodes of the cluster, in the order in which they make up the levels above.
+
+    Raises:
+        UserError: no level `node`, unknown or unequal nodes, or other GPUs than the levels say.
+    """
+    where = f"cell chain {name}"
+    known = {node.name: number for number, node in enumerate(cluster.nodes)}
+    strange = [node for node in nodes if node not in known]
+    if strange:
+        hint = f"known: {', '.join(list(known)[:3])}, ..."
+        raise UserError(f"unknown node {strange[0]!r}", where=where, field="nodes", hint=hint)
+    if "node" not in levels:
+        hint = "name the level of whole nodes: node"
+        raise UserError("no level is called 'node'", where=where, field="levels", hint=hint)
+    names, fanout = list(levels), tuple(levels.values())
+    node_level = names.index("node") + 1
+    kinds = {
+        (cluster.nodes[known[node]].gpu_model, cluster.nodes[known[node]].gpu_count): None
+        for node in nodes
+    }
+    gpus = prod(fanout[:node_level])
+    if len(kinds) != 1 or next(iter(kinds))[1] != gpus:
+        found = ", ".join(f"{count} x {model}" for model, count in kinds) or "none"
+        problem = f"its nodes have {found}, its levels make {gpus} GPUs of a node"
+        raise UserError(problem, where=where, field="nodes", hint="one kind of node in a chain")
+    return Chain(
+        name=name,
+        levels=("gpu", *names),
+        fanout=fanout,
+        node_level=node_level,
+        nodes=tuple(known[node] for node in nodes),
+        gpu_model=next(iter(kinds))[0],
+    )
 
 
 def _chain(

@@ -81,6 +81,24 @@ class ReclaimSpec(_Strict):
     )
 
 
+class ChainSpec(_Strict):
+    """Cells of one kind of node; several chains may be made of the same GPU model."""
+
+    name: str
+    levels: dict[str, int] = Field(
+        description="level to how many cells of the one below make it: {node: 8, 2-node: 2}"
+    )
+    nodes: list[str] = Field(description="names of its nodes, in the order of its cells")
+
+
+class PinSpec(_Strict):
+    """A certain cell; jobs use it by its name, as their queue."""
+
+    chain: str
+    level: str
+    index: int = Field(default=0, ge=0, description="which of the cells of its level, from 0")
+
+
 class CellsSpec(_Strict):
     """How the cluster is cut into cells for virtual clusters."""
 
@@ -88,6 +106,12 @@ class CellsSpec(_Strict):
         default={}, description="GPUs of a node to their grouping, from the GPU up: {8: [2, 2, 2]}"
     )
     per_rack: int | None = None
+    chains: list[ChainSpec] = Field(
+        default=[], description="chains as stated; nodes in none of them get chains as above"
+    )
+    pinned: dict[str, PinSpec] = Field(
+        default={}, description="names of pinned cells, and which cells they are"
+    )
     shares: dict[str, dict[str, dict[str, int]]] | None = Field(
         default=None, description="virtual cluster, chain and level to a number of cells"
     )

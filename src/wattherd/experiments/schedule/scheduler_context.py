@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
+from wattherd.model.topology import Chain, chains_of
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import QueueTree, equal_queues
-from wattherd.policy.schedule.hived import Shares
+from wattherd.policy.schedule.hived import PinnedCell, Shares
 from wattherd.sim.world import Computer
 from wattherd.workload.power_profiles import Profiles, built_in
 
@@ -22,11 +24,24 @@ class Cells:
     """How the cluster is cut for virtual clusters (HiveD): see `policy.queue.topology.chains_of`.
 
     `shares` None gives every queue of the workload an equal part of the nodes of each kind.
+    `stated` are chains that were stated; nodes in none of them are cut as `within` and `per_rack`
+    say. `pinned` are virtual clusters of one certain cell.
     """
 
     within: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     per_rack: int | None = None
     shares: Shares | None = None
+    stated: tuple[Chain, ...] = ()
+    pinned: Mapping[str, PinnedCell] = field(default_factory=dict)
+
+    def chains(self, cluster: ClusterSpec) -> list[Chain]:
+        """All cells of a cluster."""
+        taken = [node for chain in self.stated for node in chain.nodes]
+        if len(set(taken)) < len(taken):
+            hint = "a node is part of one chain"
+            raise UserError("two chains have the same node", field="cells.chains", hint=hint)
+        rest = chains_of(cluster, within=self.within, per_rack=self.per_rack, leave=taken)
+        return [*self.stated, *rest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

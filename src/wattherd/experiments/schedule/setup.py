@@ -16,9 +16,11 @@ from wattherd.experiments.schedule.simulators import Preset, preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import Event, NodeLost, NodeReturned, QueueStarted, QueueStopped
+from wattherd.model.topology import stated_chain
 from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.policy.rebalance.sleep import AfterIdle
+from wattherd.policy.schedule.hived import PinnedCell
 from wattherd.sim.machines import SwitchTimes
 from wattherd.spelling import hint_for
 from wattherd.units import seconds
@@ -27,6 +29,7 @@ from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.power_profiles import Profiles, built_in, read_profiles
 from wattherd.workload.rates_file import read_rates
 from wattherd.workload.scenario import (
+    CellsSpec,
     QueueField,
     ReclaimSpec,
     Scenario,
@@ -57,7 +60,7 @@ def setting_of(
         seed=scenario.seed,
         queues=queues,
         reclaim=_reclaim(scenario.reclaim),
-        cells=_cells(scenario),
+        cells=cells_of(scenario.cells, cluster),
         restart_s=chosen.restart_s,
         power_profiles=_power_profiles(scenario, jobs),
     )
@@ -144,10 +147,22 @@ def _reclaim(spec: ReclaimSpec) -> Reclaim | None:
     )
 
 
-def _cells(scenario: Scenario) -> Cells:
-    cells = scenario.cells
-    within = {gpus: tuple(fanout) for gpus, fanout in cells.within.items()}
-    return Cells(within=within, per_rack=cells.per_rack, shares=cells.shares)
+def cells_of(spec: CellsSpec, cluster: ClusterSpec) -> Cells:
+    """How a cluster is cut, as configured.
+
+    Raises:
+        UserError: chains that do not fit the cluster.
+    """
+    return Cells(
+        within={gpus: tuple(fanout) for gpus, fanout in spec.within.items()},
+        per_rack=spec.per_rack,
+        shares=spec.shares,
+        stated=tuple(stated_chain(cluster, one.name, one.levels, one.nodes) for one in spec.chains),
+        pinned={
+            name: PinnedCell(chain=one.chain, level=one.level, index=one.index)
+            for name, one in spec.pinned.items()
+        },
+    )
 
 
 def _after_idle(spec: SleepSpec | None) -> AfterIdle | None:

@@ -26,7 +26,7 @@ from wattherd.experiments.schedule.scheduler_context import (
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.topology import Chain, chains_of, topology_of
+from wattherd.model.topology import Chain, topology_of
 from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
@@ -67,14 +67,17 @@ def _capacity(given: Given) -> BuiltScheduler:
 
 def _hived(given: Given) -> BuiltScheduler:
     cells = given.cells
-    chains = chains_of(given.cluster, within=cells.within, per_rack=cells.per_rack)
+    chains = cells.chains(given.cluster)
     shares = cells.shares if cells.shares is not None else _equal_shares(given, chains)
-    hived = HiveD(chains=chains, shares=shares)
+    hived = HiveD(chains=chains, shares=shares, pins=cells.pinned)
     return BuiltScheduler(planner=hived, quota=hived, rigid=True)
 
 
 def _equal_shares(given: Given, chains: list[Chain]) -> Shares:
     """Every queue is a virtual cluster with an equal number of the largest cells of each chain."""
+    if given.cells.pinned:
+        hint = "say in the scenario which cells the others have"
+        raise UserError("pinned cells leave no equal parts", field="cells.shares", hint=hint)
     names = given.queue_names
     if len(names) == 1:
         return everything_for(names[0], chains)

@@ -49,12 +49,20 @@ class Granted:
 class Hive:
     """`shares` gives each tenant's virtual cells as level name to number.
 
+    `pins` are tenants that have one certain physical cell instead, as level and number of the cell
+    on it (HiveD's pinned cells): nobody else is promised it, but guests may use it.
+
     Raises:
-        UserError: the shares do not fit into the chain together.
+        UserError: the shares do not fit into the chain together, or two pins lie over each other.
         Bug: a promised cell could not be had although no node is bad.
     """
 
-    def __init__(self, chain: Chain, shares: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        shares: Mapping[str, Mapping[str, int]],
+        pins: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         """Start with nobody on any GPU."""
         self.chain, self.journal = chain, CellJournal()
         self.physical = PhysicalCells(chain, self.journal)
@@ -66,8 +74,28 @@ class Hive:
         self.taken: dict[tuple[int, int], None] = {}
         """Physical cells that virtual ones are bound to, of all levels."""
         self.tenants: dict[str, VirtualCells] = {}
+        self.pins = dict(pins or {})
+        for tenant, (level, index) in self.pins.items():
+            self._pin(tenant, level, index)
         for tenant, cells in shares.items():
+            if tenant in self.pins:
+                continue
             self._found(tenant, cells)
+
+    def _pin(self, tenant: str, level: int, index: int) -> None:
+        """Take a cell out of the free ones for good: nothing else is ever bound there."""
+        at, around = level, index
+        while at < self.chain.top and around not in self.physical.free[at]:
+            around //= self.chain.fanout[at]
+            at += 1
+        if around not in self.physical.free[at]:
+            name = self.chain.levels[level]
+            problem = f"cell {index} of level {name!r} of chain {self.chain.name!r} is not free"
+            hint = "pinned cells must not lie over each other; cells count from 0"
+            raise UserError(problem, where=f"pinned cell {tenant}", hint=hint)
+        self.physical.promise(level, 1)
+        self.physical.take(level, index)
+        self.tenants[tenant] = VirtualCells(self.chain, [level], self.journal)
 
     def _found(self, tenant: str, cells: Mapping[str, int]) -> None:
         levels = [self.chain.level(name) for name, number in cells.items() for _ in range(number)]
@@ -217,7 +245,7 @@ class Hive:
         for number in sorted({number for number, _ in gpus}, key=lambda one: (one != first, one)):
             inside = sorted(gpu for other, gpu in gpus if other == number)
             nodes = self._unbound_nodes(virtual, number, inside)
-            if not self._bind(virtual.cells[number], inside, nodes):
+            if not self._bind(virtual.cells[number], inside, nodes, self.pins.get(tenant)):
                 self.journal.undo(mark)
                 return number, nodes
         tasks = tuple(
@@ -277,9 +305,19 @@ class Hive:
         nodes = {gpu // size for task in picks for other, gpu in task if other == number}
         return [(number, node) for node in sorted(nodes) if (unit, node) in cell.bound]
 
-    def _bind(self, cell: VirtualCell, gpus: Sequence[int], nodes: int) -> bool:
+    def _bind(
+        self,
+        cell: VirtualCell,
+        gpus: Sequence[int],
+        nodes: int,
+        pin: tuple[int, int] | None,
+    ) -> bool:
         """Bind a virtual cell and all cells within it that `gpus` are in; False if it fails."""
-        if (cell.level, 0) not in cell.bound:
+        if (cell.level, 0) not in cell.bound and pin is not None:
+            if self._healthy_nodes(cell.level, pin[1]) < nodes:
+                return False
+            self._tie(cell, cell.level, 0, pin[1])
+        elif (cell.level, 0) not in cell.bound:
             unit = min(cell.level, self.chain.node_level)
             found = self.physical.find(
                 cell.level,
@@ -334,7 +372,7 @@ class Hive:
                     physical = cell.bound[level, index]
                     self.journal.remove(cell.bound, (level, index))
                     self.journal.remove(self.taken, (level, physical))
-                    if level == cell.level:
+                    if level == cell.level and held.tenant not in self.pins:
                         self.physical.give(level, physical)
 
     # Opportunistic jobs, and the end of all -------------------------------------------------------

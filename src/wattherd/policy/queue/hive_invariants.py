@@ -43,10 +43,20 @@ def _cells(hive: Hive) -> list[VirtualCell]:
     return [cell for virtual in hive.tenants.values() for cell in virtual.cells]
 
 
+def _shared_cells(hive: Hive) -> list[VirtualCell]:
+    """Those that may be bound anywhere."""
+    tenants = ((name, one) for name, one in hive.tenants.items() if name not in hive.pins)
+    return [cell for _, virtual in tenants for cell in virtual.cells]
+
+
 def _covers(hive: Hive) -> bool:
     covered: Counter[int] = Counter()
-    bound = [(c.level, c.bound[c.level, 0]) for c in _cells(hive) if (c.level, 0) in c.bound]
-    for level, index in [*hive.physical.free_cells(), *bound]:
+    bound = [
+        (cell.level, cell.bound[cell.level, 0])
+        for cell in _shared_cells(hive)
+        if (cell.level, 0) in cell.bound
+    ]
+    for level, index in [*hive.physical.free_cells(), *bound, *hive.pins.values()]:
         size = hive.chain.sizes[level]
         covered.update(range(index * size, (index + 1) * size))
     return covered == Counter(range(hive.chain.gpus))
@@ -62,7 +72,9 @@ def _merged(hive: Hive) -> bool:
 
 
 def _promises(hive: Hive) -> bool:
-    unbound = Counter(cell.level for cell in _cells(hive) if (cell.level, 0) not in cell.bound)
+    unbound = Counter(
+        cell.level for cell in _shared_cells(hive) if (cell.level, 0) not in cell.bound
+    )
     return all(unbound[level] == n for level, n in enumerate(hive.physical.promised))
 
 

@@ -103,8 +103,9 @@ def pack_close(
     chain: Chain,
     group_of: Callable[[TaskSite, int], tuple[int, ...] | None],
 ) -> Picks | None:
-    """Pack under the lowest cell that holds the whole gang (the fullest such), else anywhere.
+    """Pack under the lowest cell that holds the whole gang, else anywhere.
 
+    Of several such cells the one that fewest must leave, then of the lowest rank, then the fullest.
     `group_of` names the cell of a level that a site belongs to, None if there is none so high.
     """
     asked = sum(tasks)
@@ -116,9 +117,15 @@ def pack_close(
                 groups.setdefault(key, []).append(site)
         room = {key: sum(len(site.open) for site in group) for key, group in groups.items()}
         cost = {key: sum(len(site.cost) for site in group) for key, group in groups.items()}
-        for key in sorted(groups, key=lambda key: (cost[key], room[key], key)):
+        rank = {key: _ranks(group) for key, group in groups.items()}
+        for key in sorted(groups, key=lambda key: (cost[key], *rank[key], room[key], key)):
             if room[key] >= asked:
                 picks = pack(tasks, groups[key], chain.fanout)
                 if picks is not None:
                     return picks
     return pack(tasks, sites, chain.fanout)
+
+
+def _ranks(group: Sequence[TaskSite]) -> tuple[int, ...]:
+    """The ranks of all sites of a cell together."""
+    return tuple(map(sum, zip(*(site.rank for site in group), strict=True)))

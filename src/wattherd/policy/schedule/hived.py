@@ -36,8 +36,19 @@ Shares = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedCell:
+    """One certain cell: the one of that `index`, from 0, among those of its level in a chain."""
+
+    chain: str
+    level: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HiveD:
     """`chains` are the cells of the cluster, `shares` what each virtual cluster has of them.
+
+    `pins` are virtual clusters that consist of one certain cell (`PinnedCell`), by name.
 
     `lazy` lets jobs that must make way for a higher priority of their own virtual cluster go on as
     opportunistic ones, until their GPUs are really needed.
@@ -48,12 +59,25 @@ class HiveD:
 
     chains: Sequence[Chain]
     shares: Shares
+    pins: Mapping[str, PinnedCell] = field(default_factory=dict)
     lazy: bool = True
     _empty: Mapping[str, Hive] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Find out now what could not be served later."""
         known = [chain.name for chain in self.chains]
+        for name, pin in self.pins.items():
+            if name in self.shares:
+                hint = "give the pinned cell another name"
+                raise UserError(
+                    "is a virtual cluster as well", where=f"pinned cell {name}", hint=hint
+                )
+            if not 0 <= pin.index < self._level_count(name, pin):
+                problem = f"there is no cell {pin.index} of level {pin.level!r}"
+                hint = f"the first is 0, the last {self._level_count(name, pin) - 1}"
+                raise UserError(problem, where=f"pinned cell {name}", hint=hint)
+        pinned = {name: {pin.chain: {pin.level: 1}} for name, pin in self.pins.items()}
+        object.__setattr__(self, "shares", {**self.shares, **pinned})
         for tenant, of_chains in self.shares.items():
             for name in of_chains:
                 if name not in known:
@@ -61,12 +85,26 @@ class HiveD:
                     raise UserError(f"unknown cell chain {name!r}", where=where, hint=hint)
         object.__setattr__(self, "_empty", self.hives())
 
+    def _level_count(self, name: str, pin: PinnedCell) -> int:
+        """How many cells of a pin's level there are."""
+        found = [chain for chain in self.chains if chain.name == pin.chain]
+        if not found:
+            hint = f"known: {', '.join(chain.name for chain in self.chains)}"
+            where = f"pinned cell {name}"
+            raise UserError(f"unknown cell chain {pin.chain!r}", where=where, hint=hint)
+        return found[0].count(found[0].level(pin.level))
+
     def hives(self) -> dict[str, Hive]:
         """The cells of all chains, with nobody on them."""
         return {
             chain.name: Hive(
                 chain,
                 {tenant: of.get(chain.name, {}) for tenant, of in self.shares.items()},
+                {
+                    name: (chain.level(pin.level), pin.index)
+                    for name, pin in self.pins.items()
+                    if pin.chain == chain.name
+                },
             )
             for chain in self.chains
         }

@@ -17,8 +17,8 @@ from wattherd.engine.core.config import RULES, CoreConfig
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.experiments.schedule.ordered import IN_TURN
 from wattherd.experiments.schedule.run import power_policy
-from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Cells, Given
-from wattherd.experiments.schedule.setup import queue_of
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
+from wattherd.experiments.schedule.setup import cells_of, queue_of
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.local.devices import Machine
@@ -127,16 +127,12 @@ class Blueprint:
 
     def given(self, jobs: ReadJobs) -> Given:
         """The workload, the machine and its queues, as schedulers get them."""
-        cells = Cells(
-            within={gpus: tuple(fanout) for gpus, fanout in self.cells.within.items()},
-            per_rack=self.cells.per_rack,
-            shares=self.cells.shares,
-        )
+        cluster = ClusterSpec((self.node,))
         return Given(
             jobs=jobs,
-            cluster=ClusterSpec((self.node,)),
+            cluster=cluster,
             queues=QueueTree(queue_of(self.queues)) if self.queues else None,
-            cells=cells,
+            cells=cells_of(self.cells, cluster),
         )
 
     def core_config(self, scheduler: BuiltScheduler) -> CoreConfig:
