@@ -374,11 +374,12 @@ def test_why_a_pod_waits_is_told_once_with_numbers(world: World) -> None:
 
 
 def test_what_we_cannot_honour_is_refused_loudly(world: World) -> None:
-    term = [{"topologyKey": "zone", "labelSelector": {}}]
+    teams = {"matchLabels": {"team": "a"}}
+    term = [{"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": teams}]
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
     world.create("p", affinity=affinity)
     world.settle()
-    assert world.why("p").startswith("Unsupported: wattherd does not place pods with required pod")
+    assert world.why("p").startswith("Unsupported: wattherd does not place pods with required aff")
 
 
 def test_taken_ports_and_shy_neighbours_are_minded(world: World) -> None:

@@ -445,7 +445,7 @@ def test_a_bound_volume_says_where_its_pod_may_go() -> None:
         (
             {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
             Volumes(),
-            RefusalToken.UNSUPPORTED,
+            None,
         ),
         (
             {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
@@ -465,14 +465,17 @@ def test_what_we_would_do_by_half_is_refused_loudly(
     assert (None if found is None else found.token) == token
 
 
-@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_required_affinity_between_pods_is_refused_and_preferred_is_not(kind: str) -> None:
-    hard = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}}
-    soft = {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
-    found = unsupported(spec_pod(affinity=hard), Volumes())
-    assert found is not None
-    assert found.token is RefusalToken.UNSUPPORTED
-    assert unsupported(spec_pod(affinity=soft), Volumes()) is None
+def test_affinity_to_namespaces_that_a_label_selects_is_refused_where_it_brings_together() -> None:
+    for selector, kind, refused in (
+        ({}, "podAffinity", False),
+        ({"matchLabels": {"team": "a"}}, "podAffinity", True),
+        ({"matchLabels": {"team": "a"}}, "podAntiAffinity", False),
+    ):
+        term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": selector}
+        hard = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        found = unsupported(spec_pod(affinity=hard), Volumes())
+        assert (found is not None) is refused
+        assert found is None or found.token is RefusalToken.UNSUPPORTED
 
 
 def test_pods_that_will_not_have_others_near_are_minded() -> None:

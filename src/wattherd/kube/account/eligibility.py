@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.kube.account.fleet import Mask, NodeFleet
+from wattherd.kube.account.neighbours import Neighbours
 from wattherd.kube.api.api_objects import encode
 from wattherd.kube.api.objects import NodeAffinity, Object, Pod, PodSpec, Toleration
 from wattherd.kube.facts.node_filter import (
     Neighbour,
     Volumes,
     claim_name,
+    has_wishes,
     host_ports,
     node_check,
     ports_clash,
@@ -36,22 +38,30 @@ class Eligible:
         self._version = (-1, -1)
         self._found: dict[bytes, _Found] = {}
         self._shy: dict[str, Pod] = {}
+        self._neighbours = Neighbours(fleet, pods)
+        self.wishful: dict[str, None] = {}
+        """Pods that ask for places by others: who comes may make room for them."""
 
     def note(self, pod: Pod) -> None:
         """A pod is there; some will not have certain others near."""
         if _is_shy(pod.spec):
             self._shy[pod.metadata.uid] = pod
+        self._neighbours.note(pod)
+        if has_wishes(pod):
+            self.wishful[pod.metadata.uid] = None
 
     def drop(self, uid: str) -> None:
         """A pod is gone."""
         self._shy.pop(uid, None)
+        self._neighbours.drop(uid)
+        self.wishful.pop(uid, None)
 
-    def mask(self, pod: Pod) -> Mask:
-        """Where `pod` may go, room aside; a fresh array."""
+    def mask(self, pod: Pod, beside: Sequence[Neighbour] = ()) -> Mask:
+        """Where `pod` may go, room aside; a fresh array. `beside` are taken to be there as well."""
         mask = self._look(pod).mask.copy()
         self._mind_ports(pod, mask)
         self._mind_others(pod, mask)
-        return mask
+        return self._neighbours.suits(pod, mask, beside)
 
     def why(self, pod: Pod) -> Sequence[tuple[NodeRefusal, int]]:
         """What keeps `pod` off how many nodes, most nodes first."""

@@ -380,9 +380,13 @@ class NodeFleet:
 
         By processors, memory, GPUs and places for pods; what else there is may leave room for less.
         """
-        placer, total = self.placer, 0
+        return int(self.rooms(ask, among).sum())
+
+    def rooms(self, ask: PodRequest, among: Mask) -> NDArray[np.int64]:
+        """The same of each node (N,)."""
+        placer, total = self.placer, np.zeros(len(self._order), dtype=np.int64)
         if placer is None:
-            return 0
+            return total
         state = placer.state
         for request, giving in self.requests(ask):
             shape, nodes = state.intern(request), state.world.nodes
@@ -396,7 +400,7 @@ class NodeFleet:
                 parts = (nodes.gpu_free // request.gpu_milli).sum(axis=1)
                 room = np.minimum(room, parts // request.gpu_count)
                 rows &= state.world.shapes.allowed[shape][nodes.model]
-            total += int(np.maximum(room[rows], 0).sum())
+            total += np.where(rows, np.maximum(room, 0), 0)
         return total
 
     def choose(self, ask: PodRequest, among: Mask) -> Spot | None:

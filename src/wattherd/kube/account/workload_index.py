@@ -27,6 +27,7 @@ from wattherd.kube.account.pending_pods import News, Waiting
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.finding import PodFinding
+from wattherd.kube.facts.node_filter import has_wishes
 from wattherd.kube.facts.orders import ResizeOwner
 from wattherd.kube.facts.pod_groups import (
     GroupId,
@@ -383,7 +384,10 @@ class WorkloadIndex:
         requests = [self._plain(member) for member in members]
         since_s = min(self._since_s.setdefault(member.uid, at_s) for member in members)
         priority = self._priority(members)
-        wishes = [wish_of(member.pod) for member in members] if self.keeps_jobs else ()
+        apart = len(members) > 1 and any(has_wishes(member.pod) for member in members)
+        wishes = [(wish_of(one.pod), one.uid if apart else "") for one in members]
+        if not self.keeps_jobs:
+            wishes = []
         work = work_of(
             self._new_id(members), members, requests, since_s, priority=priority, wishes=wishes
         )

@@ -168,6 +168,10 @@ class TopologySpreadConstraint(Object, frozen=True):
     topology_key: str = ""
     when_unsatisfiable: str = ""
     label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    match_label_keys: list[str] | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 # Pods -------------------------------------------------------------------------------------------

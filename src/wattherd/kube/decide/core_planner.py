@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from wattherd.kube.account.fleet import Mask, NodeFleet
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.facts.finding import PodFinding
+from wattherd.kube.facts.node_filter import has_wishes
 from wattherd.kube.facts.workload import Workload, WorkloadPod
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
@@ -39,6 +40,8 @@ class WorkloadEligibility:
     works: Mapping[str, Workload]
     allowed: Callable[[WorkloadPod], Mask]
     fleet: NodeFleet
+    apart: Callable[[Workload], Sequence[NodeMask]] | None = None
+    """Masks for each member of a gang whose pods ask for places by each other."""
     planning: bool = False
     _known: dict[tuple[str, int], NodeMask | None] = field(default_factory=dict)
 
@@ -65,6 +68,11 @@ class WorkloadEligibility:
         work = self.works.get(spec.id)
         if work is None or work.seated:
             return None
+        each = len(work.spec.roles) == len(work.members) > 1
+        if self.apart is not None and each and any(has_wishes(one.pod) for one in work.members):
+            for number, mask in enumerate(self.apart(work)):
+                self._known[spec.id, number] = mask
+            return self._known[spec.id, role]
         member = work.members[sum(one.count for one in spec.roles[:role])]
         mask = self.open_to(member)
         return None if mask.all() else mask

@@ -28,7 +28,7 @@ from wattherd.kube.facts.finding import (
     watts_down,
     watts_up,
 )
-from wattherd.kube.facts.node_filter import host_ports
+from wattherd.kube.facts.node_filter import has_wishes, host_ports
 from wattherd.kube.facts.pod_request import PodRequest
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.kube.facts.workload import WorkloadPod
@@ -231,6 +231,8 @@ class Diagnosis:
                 else RefusalToken.ANTI_AFFINITY
             )
             who = "its host port is taken" if token is RefusalToken.HOST_PORT else "pods repel it"
+            if token is RefusalToken.ANTI_AFFINITY and has_wishes(member.pod):
+                who = "the pods there are not as its affinity or spread wants them"
             return PodFinding(token, f"on every node that it may use {who}", ADVICE[token])
         token = causes[0][0].token
         told = "; ".join(f"{counted(n, 'node')}: {one.line()}" for one, n in causes[:_MOST_CAUSES])

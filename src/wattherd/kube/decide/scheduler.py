@@ -33,6 +33,7 @@ from wattherd.kube.account.domains import Domains
 from wattherd.kube.account.eligibility import Eligible
 from wattherd.kube.account.fencing import Unfenced
 from wattherd.kube.account.fleet import Holding, Mask, NodeFleet
+from wattherd.kube.account.neighbours import apart
 from wattherd.kube.account.pending_pods import Queueing
 from wattherd.kube.account.precedence import PATIENCE_S, Precedence
 from wattherd.kube.account.quota import quota_of
@@ -62,7 +63,7 @@ from wattherd.kube.facts.core_config import (
 from wattherd.kube.facts.domain_tree import DomainTree
 from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.node_facts import node_facts
-from wattherd.kube.facts.node_filter import Volumes
+from wattherd.kube.facts.node_filter import Neighbour, Volumes
 from wattherd.kube.facts.orders import Order, StopPods
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.queue_plan import QueueState
@@ -119,6 +120,7 @@ class KubeScheduler:
         self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups)
         self._book.keeps_jobs = choice is not None
         self._masks = WorkloadEligibility(self._book.works, self._allowed, fleet)
+        self._masks.apart = self._apart
         self._caps = CoreCaps(self._book.works, fleet, self._pods, self._is_capped)
         self._planner: GangPlanner | CorePlanner = self._gang_planner()
         self._core_of: Placer | None = None
@@ -199,6 +201,7 @@ class KubeScheduler:
             self._queueing.note(pod)
             self._dirty = True
             self._watts_moved |= bool(seat) and not reserved
+            self._freed |= bool(seat and self._eligible.wishful)
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted; on a node that is silent it may run on."""
@@ -392,11 +395,21 @@ class KubeScheduler:
 
     def _allowed(self, member: WorkloadPod) -> Mask:
         """Nodes that a member may go to: those that suit it, of its queue's power domain."""
-        suits = self._eligible.mask(member.pod)
+        return self._allowed_beside(member, ())
+
+    def _allowed_beside(self, member: WorkloadPod, beside: Sequence[Neighbour]) -> Mask:
+        suits = self._eligible.mask(member.pod, beside)
         domain = self.queues.domains.get(queue_of(member.pod))
         if domain is None:
             return suits
         return suits & self.domains.inside(domain, self.fleet.order)
+
+    def _apart(self, work: Workload) -> list[Mask]:
+        return apart(work.members, self._open_beside, self.fleet)
+
+    def _open_beside(self, member: WorkloadPod, beside: Sequence[Neighbour]) -> Mask:
+        """Nodes that take a member while others are taken to be on theirs."""
+        return self._allowed_beside(member, beside) & self.fleet.open_for(member.ask)
 
     def queues_seen(self, state: QueueState) -> None:
         """These queues are in force from now on; what runs stays."""

@@ -45,7 +45,7 @@ ADVICE = {
     RefusalToken.TAINT: "add a toleration to the pod, or take the taint off a node",
     RefusalToken.SELECTOR: "change the pod's node selector, or label a node",
     RefusalToken.AFFINITY: "change the pod's node affinity, or label a node",
-    RefusalToken.ANTI_AFFINITY: "wait until those pods end, or relax their anti-affinity",
+    RefusalToken.ANTI_AFFINITY: "wait until those pods end, or relax what keeps them apart",
     RefusalToken.VOLUME: "move the volume, or add a node that reaches it",
     RefusalToken.GPU_UNKNOWN: "set the label wattherd.dev/gpu-model on a node to a catalog name",
     RefusalToken.GPU_MODEL: "ask for a model that is there, or add a node",

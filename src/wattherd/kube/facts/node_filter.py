@@ -2,10 +2,11 @@
 
 A stock kube-scheduler filters before it asks an extender; a scheduler of our own must. Honoured
 are: unschedulable nodes, taints, node selector and required node affinity, host ports, the node
-affinity of bound volumes, and required anti-affinity of pods that are there. Refused loudly, since
-placing them by half of their wishes would be wrong: required pod affinity and anti-affinity of the
-pod itself, hard topology spread, a place that all pods of a native group must share, claims that
-are not bound, volumes of single attachment in the pod, and claims of dynamic resource allocation.
+affinity of bound volumes, and required anti-affinity of pods that are there; what a pod asks of
+others itself is minded by `account.neighbours`. Refused loudly, since placing them by half of their
+wishes would be wrong: required pod affinity to namespaces that are selected by label, a place that
+all pods of a native group must share, claims that are not bound, volumes of single attachment in
+the pod, and claims of dynamic resource allocation.
 Gates are waited for by whoever calls.
 """
 
@@ -15,7 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from wattherd.kube.api.api_objects import PersistentVolume, PersistentVolumeClaim, PodGroup
-from wattherd.kube.api.objects import Container, Pod, PodAffinityTerm, PodSpec, Volume
+from wattherd.kube.api.objects import (
+    Container,
+    LabelSelector,
+    Pod,
+    PodAffinityTerm,
+    PodSpec,
+    Volume,
+)
 from wattherd.kube.api.selectors import node_matches, selector_matches, untolerated
 from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.kube.facts.refusal import NodeRefusal, RefusalToken
@@ -23,7 +31,7 @@ from wattherd.kube.facts.refusal import NodeRefusal, RefusalToken
 Port = tuple[str, str, int]
 """Protocol, address (`0.0.0.0`: all) and number on the host."""
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 (read, not bound)
-_HARD = "DoNotSchedule"
+HARD = "DoNotSchedule"
 _SINGLE = ("gce_persistent_disk", "aws_elastic_block_store", "azure_disk", "iscsi", "rbd")
 _ONE_POD = "ReadWriteOncePod"
 
@@ -70,13 +78,11 @@ def unsupported(pod: Pod, volumes: Volumes) -> NodeRefusal | None:
     """What we will not do by half, in words that say what would help."""
     spec = pod.spec
     affinity = spec.affinity
-    if affinity is not None and affinity.pod_affinity and affinity.pod_affinity.required:
-        return _never("required pod affinity", "use a gang, or preferred affinity")
-    if affinity is not None and affinity.pod_anti_affinity and affinity.pod_anti_affinity.required:
-        return _never("required pod anti-affinity", "use preferred anti-affinity")
-    spread = spec.topology_spread_constraints or ()
-    if any(one.when_unsatisfiable == _HARD for one in spread):
-        return _never("topology spread with DoNotSchedule", "use ScheduleAnyway")
+    near = affinity.pod_affinity if affinity is not None else None
+    for term in (near.required or ()) if near is not None else ():
+        if term.namespace_selector not in (None, LabelSelector()):
+            what = "required affinity to pods of namespaces that a label selects"
+            return _never(what, "name the namespaces")
     if spec.resource_claims:
         return _never("resource claims", "leave the pod to the default scheduler")
     for volume in spec.volumes or ():
@@ -191,6 +197,14 @@ def _reaches(volume: PersistentVolume, facts: NodeFacts) -> bool:
     return node_matches(affinity.required, facts.name, facts.labels)
 
 
+def has_wishes(pod: Pod) -> bool:
+    """Whether a pod asks for, or against, others in the same place."""
+    affinity, spread = pod.spec.affinity, pod.spec.topology_spread_constraints or ()
+    parts = () if affinity is None else (affinity.pod_affinity, affinity.pod_anti_affinity)
+    asks = any(part is not None and part.required for part in parts)
+    return asks or any(one.when_unsatisfiable == HARD for one in spread)
+
+
 def repelled(
     pod: Pod, neighbours: Iterable[Neighbour], nodes: Mapping[str, NodeFacts]
 ) -> set[tuple[str, str]]:
@@ -205,12 +219,13 @@ def repelled(
         for term in (affinity.required or ()) if affinity else ():
             facts = nodes.get(one.node)
             value = facts.labels.get(term.topology_key) if facts is not None else None
-            if value is not None and _minds(term, one.pod, pod):
+            if value is not None and minds(term, one.pod, pod):
                 found.add((term.topology_key, value))
     return found
 
 
-def _minds(term: PodAffinityTerm, owner: Pod, pod: Pod) -> bool:
+def minds(term: PodAffinityTerm, owner: Pod, pod: Pod) -> bool:
+    """Whether a term of `owner` selects `pod`."""
     namespace = pod.metadata.namespace
     named = term.namespaces or ()
     own = not named and term.namespace_selector is None and namespace == owner.metadata.namespace
