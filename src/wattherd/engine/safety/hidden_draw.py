@@ -14,7 +14,7 @@ from wattherd.engine.safety.contract import Bools, Fleet, Floats
 FORGET_S = 600.0
 """A past that did not come back is half forgotten after that: other load may really be gone."""
 
-UNSURE = 0.05
+UNSURE = 0.10
 """Of what was drawn beside the devices, so much may have been hidden by some that idled."""
 
 STANDS, PROVEN_S = 0.01, 8.0

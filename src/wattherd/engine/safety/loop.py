@@ -17,7 +17,7 @@ Once a period, `SafetyLoop.cycle`: judge the meters (`meters`), read the caps ba
   percent high, do not cover a whole node (1.82 times its GPUs), and cannot be met below some draw.
   That is no defiance. Defiant is a device that claims a lower cap and goes on as before.
 * *Other load is an unknown of its own on every level,* believed from its meter, with its ramp and
-  its past: what it did once within the loop's delay it may do again. Devices get what it leaves.
+  its past: what it gave up at once it may take again at once. Devices get what it leaves.
 * *Lower, read back, only then raise* (or the sum overshoots while caps cross). Cuts go out at once
   and in one step, raises wait for watts that were read back, and are limited per second, as in
   Dynamo (ISCA'16): three bands, cut fast, release slowly.
@@ -219,6 +219,8 @@ class SafetyLoop:
             base_w=self.base.steady_w.copy(),
             base_rise_w=self.base.rise_w.copy(),
             base_peak_w=self.base.peak_w.copy(),
+            base_away_w=self.base.away_w.copy(),
+            base_wait_s=self.base.switched.wait_s.copy(),
             kept_w=self._allowance.kept_w.copy(),
             heat=self._allowance.heat.copy(),
             level_resolution_w=self._meters.resolution_w[size:].copy(),
@@ -234,6 +236,7 @@ class SafetyLoop:
         caps.response.restore(state.reach_w, state.beyond_w, state.held_w)
         self._backstop.take_over(np.nan_to_num(state.stopped) > 0, state.off_age_s)
         self.base.restore(state.base_w, state.base_rise_w, state.base_peak_w)
+        self.base.switched.restore(state.base_away_w, state.base_wait_s)
         self._allowance.kept_w = np.nan_to_num(state.kept_w)
         self._allowance.heat = np.where(np.isnan(state.heat), self._allowance.heat, state.heat)
         self._meters.resolution_w = np.concatenate((state.resolution_w, state.level_resolution_w))

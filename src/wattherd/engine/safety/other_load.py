@@ -8,8 +8,7 @@ devices at once. It is an unknown of its own for every level, in three parts:
   same watts at different times), and only as far as the level's own draw rose. Devices that read
   lower while the level does not prove nothing.
 * *Soon.* Its own ramp goes on for as long as loop and knobs take to answer.
-* *Again.* What it once did within that time it may do again, up to the highest it ever reached: a
-  compressor or a night's backup is met as a surprise only once. Held for days.
+* *Again.* What it gave up at once it may take again at once, see `switched_load`.
 
 And it may grow with the devices' draw (fans, losses): how fast is a regression on its own past; as
 long as that says nothing, in proportion.
@@ -25,6 +24,7 @@ import numpy as np
 from wattherd.engine.safety.contract import Bools, Fleet, Floats, Ints, no_streak
 from wattherd.engine.safety.hidden_draw import HiddenDraw
 from wattherd.engine.safety.meters import TrustedReadings
+from wattherd.engine.safety.switched_load import SwitchedLoad
 
 TAKEN = 5
 """Looks of which the median counts: two odd ones among them change nothing."""
@@ -60,10 +60,14 @@ SWING_KEPT_S = 1_800.0
 BETWEEN_LOOKS, UNSEEN = 1.4, 0.7
 HIGHEST_PEAK = 0.43
 """The most that was seen above a cap: B300, 500 ms."""
-OWN_PAST, LATE = 64, 1.0
+OWN_PAST, LATE = 64, 1.5
 """A slow meter shows what was so within that many of its periods."""
 FAR_S = 4.0
 SLOPE_S = 3.0
+FOLLOWS_MOST = 1.2
+"""Watts that come with a watt of devices, as long as their own past says nothing: a node of eight
+H100 draws 1.82 of its GPUs, and cooling a sixth of that. Beside a small machine all else on its
+rack may be many times its draw, and hardly any of it follows."""
 SLOPE_MEMORY = 0.98
 
 
@@ -131,6 +135,8 @@ class BaseLoad:
         """The same without what only this cycle showed; NaN before the first."""
         self.reserve_w: Floats = np.zeros(levels)
         """What is kept for its rise before the loop could answer."""
+        self.away_w: Floats = np.zeros(levels)
+        """What of it went at once and may come back at once."""
         self.slope: Floats = np.zeros(levels)
         """Watts of other load that come with a watt of the devices', at most."""
         self.drawn_w: Floats = np.zeros(levels)
@@ -143,6 +149,9 @@ class BaseLoad:
         self.peak_w: Floats = np.zeros(levels)
         self._soft_w = np.full((TAKEN, levels), np.nan)
         self._own_w = np.full((TAKEN, levels), np.nan)
+        self._falls_w = np.full((TAKEN, levels), np.nan)
+        """Other load (TAKEN, F + 1) if a level's meter told of the look before."""
+        self._own_late_w = np.zeros((2 * TAKEN, levels))
         self._hard_w = np.full((TAKEN, levels), np.nan)
         self._level_w = np.full((TAKEN, levels), np.nan)
         self._recent_w = np.full((2, fleet.size), -np.inf)
@@ -177,6 +186,7 @@ class BaseLoad:
         self._unproven: Bools = np.zeros(levels, dtype=np.bool_)
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
+        self.switched = SwitchedLoad(levels)
         self._shown_w: Floats = np.full(levels, np.nan)
         self._own_then_w: Floats = np.full(levels, np.nan)
         """The least that devices drew when a slow meter measured what it shows."""
@@ -218,6 +228,9 @@ class BaseLoad:
         most_w = fleet.levels(np.where(off, 0.0, recent_w))
         hard_w = self.drawn_w - most_w
         soft_w = self.drawn_w - self.explained_w
+        # A level's meter may tell of the moment before: devices that rise since hide what it shows.
+        least_own_w = np.fmin(np.minimum(self.explained_w, self._own_w[-1]), self._own_then_w)
+        self._falls_w = np.vstack((self._falls_w[1:], self.drawn_w - least_own_w))
         self._disturb(counted_w, known, now_s)
         complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
         unread = fleet.level_read & np.isnan(read_w)
@@ -230,6 +243,7 @@ class BaseLoad:
         )  # fmt: skip
         devices_w = np.where(complete, self.explained_w, self.drawn_w)
         self._note_swing(devices_w, seen.alarmed, now_s, step_s)
+        self._note_switched(unread | seen.alarmed, step_s)
         self._foresee(unread, now_s, ahead_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
         if level_news_s is not None:
@@ -249,6 +263,7 @@ class BaseLoad:
         self.rise_w = np.maximum(self.rise_w - by_w, 0.0)
         for one in (self._trend, self._moments, self._lows, self._peaks, self._rises):
             one.shift(by_w)
+        self.switched.shift(by_w)
         self._past_w -= by_w
         self._far_w -= by_w
 
@@ -354,8 +369,10 @@ class BaseLoad:
         slow_w = was_w + (soft_w - was_w) * min(step_s / UNPROVEN_S, 1.0)
         rising_w = np.minimum(soft_w, np.maximum(np.maximum(was_w, proven_w), slow_w))
         # What nobody reads proves no fall: the other load may be all that is drawn beyond it.
-        fade_w = was_w + (soft_w - was_w) * min(step_s / UNREAD_FORGET_S, 1.0)
-        falling_w = np.where(complete, soft_w, fade_w)
+        fell_w = np.clip(np.median(self._falls_w, axis=0), soft_w, np.maximum(was_w, soft_w))
+        fell_w = np.where(np.isnan(fell_w), soft_w, fell_w)
+        fade_w = was_w + (fell_w - was_w) * min(step_s / UNREAD_FORGET_S, 1.0)
+        falling_w = np.where(complete, fell_w, fade_w)
         steady_w = np.where(soft_w > was_w, rising_w, falling_w)
         steady_w = np.where(unread, was_w, steady_w)
         self.steady_w = np.maximum(steady_w, self.stated_w)
@@ -410,6 +427,7 @@ class BaseLoad:
         base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.nan_to_num(np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
+        unknown = np.minimum(share, FOLLOWS_MOST)
         if self._mark is not None:
             by, rise = own_w - self._mark[2], base_w - self._mark[1]
             # Both medians are of looks at the same devices, and so are all looks between them.
@@ -423,7 +441,7 @@ class BaseLoad:
             most = slope + 2 * spread
             least = slope - 2 * spread
         moved = (count >= 3) & (xx > np.square(0.05 * np.maximum(own_w, 1.0)))
-        self.slope = np.where(moved & np.isfinite(most), np.clip(most, 0.0, share), share)
+        self.slope = np.where(moved & np.isfinite(most), np.clip(most, 0.0, share), unknown)
         self._learned_slope = np.where(moved & np.isfinite(most), np.maximum(most, 0.0), np.inf)
         sure = np.where(moved & (least > 0.02), np.clip(slope, 0.0, share), 0.0)
         # What was learned as rises of its own came with the devices: learn it anew without them.
@@ -434,6 +452,7 @@ class BaseLoad:
         )
         for one in (self._peaks, self._lows, self._rises):
             one.forget(found)
+        self.switched.shift((sure - self._sure_slope) * own_w)
         self._sure_slope = sure
         self._mark, self._alike_then = (now_s, base_w, own_w), self._alike
 
@@ -456,6 +475,16 @@ class BaseLoad:
         self._swing_part = np.where(now, np.maximum(part, fading), fading)
         self.swing_w = np.where(self._swing_part > SWING, self._swing_part * mean_w, 0.0)
 
+    def _note_switched(self, untold: Bools, step_s: float) -> None:
+        """What came and went at once, beside what follows the devices for all that is known."""
+        with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
+        # What is told of both is some looks old, of each another number of them.
+        self._own_late_w = np.vstack((self._own_late_w[1:], self.explained_w))
+        moved_w = np.ptp(self._own_late_w, axis=0) * self.slope
+        self.switched.note(
+            self._read_w - with_devices_w, moved_w, self.drawn_w, told=~untold, step_s=step_s
+        )
+
     def _for_swing_w(self, most_w: Floats) -> Floats:
         """What caps that hold a mean may let through between two looks.
 
@@ -477,11 +506,16 @@ class BaseLoad:
         self._past_w = np.vstack((self._past_w[1:], self.now_w))
         self._past_s = np.append(self._past_s[1:], now_s)
         soon_w = np.minimum(ramp * ahead_s, FARTHEST * self.drawn_w)
-        left_w = self.peak_w - (self.now_w - self._sure_slope * self.explained_w)
-        again_w = np.clip(left_w, 0.0, np.where(unread, np.inf, self.rise_w))
+        own_w = self.now_w - self._sure_slope * self.explained_w
+        left_w = self.peak_w - own_w
         # Within what it has ever been, its past is the better guide than drawing out a ramp.
         been = (left_w > 0) & (self.peak_w > 2 * NOISE * self.drawn_w)
-        self.reserve_w = np.where(been, again_w, soon_w)
+        soon_w = np.where(been, np.minimum(soon_w, np.minimum(left_w, self.rise_w)), soon_w)
+        # Where its meter is silent nobody would see it come.
+        soon_w = np.where(unread, np.maximum(left_w, 0.0), soon_w)
+        self.away_w = self.switched.away_w(own_w)
+        large = self.away_w > 2 * NOISE * self.drawn_w
+        self.reserve_w = soon_w + np.where(large, self.away_w, 0.0)
 
     def _lasting(self, now_s: float) -> Floats:
         """A ramp, W/s, that goes on for long enough to be told from what comes and goes.

@@ -22,6 +22,9 @@ PRESSING = 0.9
 AS_EXPECTED = 0.95
 """And above this share of what is expected under that cap it surely is: beside parts that no cap
 acts on, a device that rests may still draw more than its cap."""
+RISEN = 0.05
+"""A cap that rose by so much has risen for sure: by less, draw that stands still within the noise
+of its load says nothing of what the device can reach."""
 DRIFT = 0.03
 LASTS_S = 3.0
 """A higher draw of that length is the device's own and no spike."""
@@ -137,7 +140,8 @@ class DrawResponse:
         self._fresh |= lasts & ~sure
         most_w = np.where(sure, 1.0, 1.0 + self._unproven) * draw_w
         self._see_more(lasts, held_w, most_w, stands=usable)
-        self._prove(slow, held_w, draw_w)
+        # Not by a draw that has not followed the last step yet: one of 5 W is 3 % of a low cap.
+        self._prove(slow & usable, held_w, draw_w)
         self._note_high(slow, held_w, draw_w)
         self._see_less(usable, held_w, draw_w, now_s, step_s)
         return np.asarray(self.at(held_w) - before_w)
@@ -185,7 +189,7 @@ class DrawResponse:
         less = pressing & (peak_w < self.at(held_w) * (1.0 - SAME))
         # Draw that stood still while the cap rose was the device's reach.
         stood = ~self._fresh & (np.abs(peak_w - self._draw_w) <= 2 * SAME * self._draw_w)
-        was_reach = less & stood & (held_w > self._cap_w * (1.0 + SAME))
+        was_reach = less & stood & (held_w > self._cap_w * (1.0 + RISEN))
         was_reach &= self.beyond_w > SAME * self._cap_w
         self.reach_w = np.where(was_reach, np.maximum(self.reach_w, self._draw_w), self.reach_w)
         self.reach_w = np.where(less & (self.reach_w > peak_w),

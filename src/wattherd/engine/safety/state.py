@@ -14,7 +14,10 @@ import numpy as np
 
 from wattherd.engine.safety.contract import Floats, Ints
 
-BY_LEVEL = "base_w", "base_rise_w", "base_peak_w", "kept_w", "heat", "level_resolution_w"
+BY_LEVEL = (
+    "base_w", "base_rise_w", "base_peak_w", "base_away_w", "base_wait_s", "kept_w", "heat",
+    "level_resolution_w",
+)  # fmt: skip
 """The arrays over levels; all others are over devices."""
 
 
@@ -48,6 +51,10 @@ class SafetyState:
     """By how much it has risen before the loop could have answered."""
     base_peak_w: Floats
     """The highest that it ever was."""
+    base_away_w: Floats
+    """What of it went at once a while ago, and may come back at once."""
+    base_wait_s: Floats
+    """For how long that is waited for."""
     kept_w: Floats
     """What was kept of each limit for other load: one reading's noise must not free a watt."""
     heat: Floats

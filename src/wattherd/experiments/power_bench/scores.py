@@ -22,6 +22,8 @@ SHOWN_LOW = 0.97
 """A reading below this share of the truth hides something."""
 UNEXPLAINED = "unexplained: meters told the truth and knobs did as told"
 BACK_SHARE, BACK_MEAN_S = 0.95, 5
+ENDS = 0.02
+"""Other load that falls by that share of a limit within a second has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +146,13 @@ def _used(scenario: BenchScenario, log: RunLog, late: Bools) -> float | None:
 def _back(scenario: BenchScenario, log: RunLog) -> int | None:
     """Seconds from the end of the last cut until 95 % of what is usable is drawn, over 5 s.
 
-    None without a cut that ends; the rest of the run where it is over before.
+    Without a cut from the last end of other load, None without either; the rest of the run where
+    it is over before.
     """
-    rises = np.flatnonzero(np.diff(scenario.limit_w[:, -1]) > 0)
+    limit_w = scenario.limit_w[:, -1]
+    rises = np.flatnonzero(np.diff(limit_w) > 0)
+    if not len(rises):
+        rises = np.flatnonzero(np.diff(scenario.other_w()[:, -1]) < -ENDS * limit_w[1:])
     if not len(rises):
         return None
     end = int(rises[-1]) + 1

@@ -178,6 +178,11 @@ def switched(share: float, on_s: float, off_s: float) -> Shape:
     return lambda at_s: np.where(at_s % (on_s + off_s) >= off_s, share, 0.0)
 
 
+def coming_once(low: float, share: float, from_s: float, to_s: float) -> Shape:
+    """Somebody else's job, beside what is always there: it begins and ends once."""
+    return lambda at_s: np.where((at_s >= from_s) & (at_s < to_s), low + share, low)
+
+
 # --- worlds --------------------------------------------------------------------------------------
 
 
@@ -356,6 +361,15 @@ WORLDS: Mapping[str, BenchRoom] = {
         knobs=Knobs(step_w=5.0, spread=0.4, readback_s=1.0, leases_at_devices=False),
         instruments=PlantMeters(feed=IPMI, site=PlantMeter(period_s=2.0), sees_rest=False),
         response_s=20.0,
+    ),
+    "other-load-ends": BenchRoom(
+        about="other load of 10 % of the limit, and 15 % more for a minute and a half, once",
+        feed_limit=None, limit=0.9, other=coming_once(0.10, 0.15, 60.0, 150.0), cut=0.0,
+    ),
+    "other-load-large": BenchRoom(
+        about="a small machine on a rack of others: they draw 70 % of its limit, then 80, then 70",
+        count=2, feeds=1, feed_limit=None, limit=2.75, other=coming_once(0.70, 0.10, 60.0, 150.0),
+        cut=0.0,
     ),
 }  # fmt: skip
 ORDER = tuple(WORLDS)
