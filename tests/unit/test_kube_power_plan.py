@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kube_builders import fleet_of
 
 from wattherd.devices.wire.clock import Clock
 from wattherd.errors import UserError
 from wattherd.kube.api.api_objects import decoder
+from wattherd.kube.api.changes import Key, ObjectChange
+from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.domain_tree import SITE
 from wattherd.kube.facts.power_kinds import PowerBudget, PowerBudgetSpec, PowerDomain
 from wattherd.kube.facts.power_plan import (
@@ -23,6 +27,7 @@ from wattherd.kube.facts.power_plan import (
     Timetable,
     Word,
 )
+from wattherd.kube.live.power_objects import PowerWatch
 from wattherd.server.kube.budgets import open_timetable
 
 NOON_S = 1_795_262_400.0
@@ -261,3 +266,22 @@ def test_what_domains_might_draw_when_budgets_could_be_read_bounds_them_while_th
     assert plan.state(NOON_S).budgets_mw == {"hall": 4_000_000}
     plan.last_w = {}
     assert plan.state(NOON_S).budgets_mw == {"hall": 10_000_000}
+
+
+@pytest.mark.parametrize("first", ["domain", "kind"])
+def test_who_begins_without_the_kind_of_budgets_never_takes_a_domains_own_limit(first: str) -> None:
+    """Heard in either order, before anything is planned: what the domain was told last holds."""
+    scheduler = KubeScheduler(fleet_of("first-fit"))
+    feed: Any = SimpleNamespace(note=lambda *_: None)
+    watch = PowerWatch(feed, a_plan(), scheduler, lambda: False)
+    meta = {"name": "hall", "uid": "u", "generation": 1}
+    status = {"observedGeneration": 1, "budgetWatts": 160.0}
+    text = {"metadata": meta, "spec": {"limit": "280W"}, "status": status}
+    hall = _DOMAIN.decode(json.dumps(text).encode())
+    steps = {
+        "domain": lambda: watch._hear_domains([ObjectChange(Key("u", "", "hall"), hall)]),
+        "kind": lambda: watch._hear_budgets_served(served=False),
+    }
+    for step in sorted(steps, key=lambda name: name != first):
+        steps[step]()
+    assert scheduler.domains.budgets_mw == {"hall": 160_000}

@@ -143,6 +143,7 @@ class PowerWatch:
         self._has_budgets = served
         if served:
             self._feed.note(_NOT_SERVED.format("PowerBudget"))
+        self._put_in_force()  # before anything is planned by domains that were heard without it
 
     def _hear_domains(self, batch: list[ObjectChange[PowerDomain]]) -> None:
         for name, item in newest(batch, self._domains):
