@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.errors import UserError
+from wattherd.errors import Bug, UserError
 from wattherd.estimate.restart_cost import constant
-from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, simulate
+from wattherd.experiments.schedule.assumptions import assumptions
+from wattherd.experiments.schedule.run import (
+    ComparedRun,
+    ComparisonSetup,
+    check_conserved,
+    simulate,
+)
 from wattherd.experiments.schedule.scheduler_context import Given
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
-from wattherd.model.event import JobSubmitted, NodeLost
+from wattherd.model.event import JobSubmitted, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, Share, View
@@ -124,3 +130,48 @@ def test_a_run_in_which_nobody_gets_further_stops_and_tells_why() -> None:
 def test_slow_progress_is_progress() -> None:
     core = restless(timed("a", lasts_s=1500.0), restart_s=9.0)
     assert not core.jobs
+
+
+def test_accounts_that_differ_are_a_bug() -> None:
+    check_conserved(1e9, 1e9 + 10.0)
+    with pytest.raises(Bug, match=r"jobs drew 27\.6 J, the devices that they held 3\.6 J"):
+        check_conserved(27.6, 3.6)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "tiresias", "drf", "capacity", "gandiva"])
+def test_joules_of_jobs_are_those_of_the_devices_they_held(policy: str) -> None:
+    """Under a cut, restarts, a lost node and an end in the middle: `simulate` compares them."""
+    jobs = [timed(f"j{n}", 1 + n % 4, at_s=7.0 * n, lasts_s=50.0 + 9 * n) for n in range(20)]
+    done = run(
+        jobs,
+        policy,
+        4,
+        4,
+        budget=((0.0, 500.0), (60.0, 350.0), (150.0, 450.0)),
+        restart_s=3.0,
+        cap_delay_s=2.0,
+        faults=(NodeLost(at_s=90.0, node="n1"), NodeReturned(at_s=200.0, node="n1")),
+        until_s=400.0,
+    )
+    assert done.row["finished"] < 20  # type: ignore[operator]
+
+
+def test_draw_that_a_delay_exempts_is_told() -> None:
+    """Nobody announced the cut; until the caps are in force 5 s later the draw is above it."""
+    jobs = [timed("a", 4, lasts_s=100.0)]
+    done = run(jobs, budget=((0.0, 280.0), (50.0, 260.0)), cap_delay_s=5.0)
+    assert done.row["over_budget_s"] == 0.0
+    assert done.row["exempt_s"] == pytest.approx(5.0)
+    assert done.row["exempt_j"] == pytest.approx(5.0 * 20.0)
+
+
+def test_what_is_assumed_is_said_with_numbers() -> None:
+    given = Given(jobs=ReadJobs(specs=(timed("a"), timed("b"))), cluster=t4_nodes(4))
+    setting = ComparisonSetup(preset=preset("none"), given=given, cap_delay_s=5.0)
+    told = assumptions(setting)
+    assert told[0] == "A cap is in force 5.0 s after its order (caps.delay)."
+    assert told[1].startswith(
+        "Draw above a budget within 5.0 s of a change that nobody announced is"
+    )
+    assert "A restart takes no time (restart)." in told
+    assert any(one.startswith("Watts of 2 of 2 jobs on T4 are a prior: 70 W") for one in told)

@@ -28,7 +28,9 @@ ENDLESS_NW = np.iinfo(np.int64).max
 class LevelUse:
     """All domains of one depth together; `over_budget_s` is the sum of theirs.
 
-    `worst_w` is the most that one of them, `worst_domain`, was above its budget. Uses are of
+    `exempt_s` is time above budgets that is not
+    counted, within the reaction time of changes that nobody announced. `worst_w` is the most that
+    one of them, `worst_domain`, was above its budget. Uses are of
     budgets, over the time in which there was one; None where no domain of the level has any.
     """
 
@@ -37,6 +39,7 @@ class LevelUse:
     budgets: int
     over_budget_s: float
     over_budget_j: float
+    exempt_s: float
     worst_w: float
     worst_domain: str
     mean_use_pct: float | None
@@ -51,6 +54,7 @@ class BranchMeter:
         self._core, self._account, self._reaction_s = core, core.watts, reaction_s
         count = len(core.watts.feeds.names)
         self.over_s, self.over_j = np.zeros(count), np.zeros(count)
+        self.exempt_s = np.zeros(count)
         self.worst_w, self.peak = np.zeros(count), np.zeros(count)
         self._use_s, self._limited_s = np.zeros(count), np.zeros(count)
         self._carried: Ints = np.zeros(count, dtype=np.int64)
@@ -97,6 +101,7 @@ class BranchMeter:
             over = (excess > 0) & (late_s > 0)
             excess_w = excess / NW
             self.over_s += np.where(over, late_s, 0.0)
+            self.exempt_s += np.where(excess > 0, seconds - np.where(over, late_s, 0.0), 0.0)
             self.over_j += np.where(over, excess_w * late_s, 0.0)
             self.worst_w = np.where(over, np.maximum(self.worst_w, excess_w), self.worst_w)
         limited = (self._limits < ENDLESS_NW) & (self._limits > 0)
@@ -115,7 +120,8 @@ class BranchMeter:
             count[:] = one
 
     def _counts(self) -> list[Floats]:
-        return [self.over_s, self.over_j, self.worst_w, self.peak, self._use_s, self._limited_s]
+        over = [self.over_s, self.over_j, self.exempt_s, self.worst_w]
+        return [*over, self.peak, self._use_s, self._limited_s]
 
     def levels(self) -> list[LevelUse]:
         """The levels from the site down."""
@@ -139,6 +145,7 @@ class BranchMeter:
             budgets=len(limited),
             over_budget_s=float(self.over_s[at].sum()),
             over_budget_j=float(self.over_j[at].sum()),
+            exempt_s=float(self.exempt_s[at].sum()),
             worst_w=float(self.worst_w[worst]),
             worst_domain=self._account.feeds.names[worst] if self.worst_w[worst] else "",
             mean_use_pct=100 * float(self._use_s[at].sum()) / limited_s if limited_s else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,13 @@ class Collector:
             touched = self._with_partners(touched)
         for one in touched:
             self._book(one)
+
+    @property
+    def held_j(self) -> float:
+        """Joules of all jobs up to now, those that still hold devices included."""
+        now_s = self._core.now_s
+        still = (draw_w * (now_s - since_s) for since_s, draw_w, _ in self._held.values())
+        return math.fsum([*(one.energy_j for one in self.outcomes.values()), *still])
 
     def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
         """Jobs, and those who share a device with them or did so until now."""

@@ -27,8 +27,8 @@ class EnergyMeter:
     """Watches a core from event to event; all energies in joules.
 
     `reaction_s` is how long after an unannounced budget change a shell may take; draw above the
-    budget within it is not counted in `over_budget_s`. `boot_j` is what a wake-up costs beyond the
-    idle draw of the node while it boots. Nothing is counted before `begin_s`.
+    budget within it is `exempt_s`, not counted in `over_budget_s`. `boot_j` is what a wake-up costs
+    beyond the idle draw of the node while it boots. Nothing is counted before `begin_s`.
     """
 
     core: Core
@@ -42,6 +42,8 @@ class EnergyMeter:
     wasted_j: list[float] = field(default_factory=list)
     over_budget_s: float = 0.0
     over_budget_j: float = 0.0
+    exempt_s: float = 0.0
+    exempt_j: float = 0.0
     _at_s: float = field(init=False)
     _stale: bool = False
     _run_w: float = 0.0
@@ -61,14 +63,14 @@ class EnergyMeter:
         self._integrate(now_s - self._at_s)
         self._at_s = max(now_s, self._at_s)
 
-    def mark(self) -> tuple[tuple[int, ...], float, float]:
+    def mark(self) -> tuple[tuple[int, ...], float, float, float, float]:
         """What was counted so far (`sim.interval`)."""
         counts = tuple(len(one) for one in self._lists())
-        return counts, self.over_budget_s, self.over_budget_j
+        return counts, self.over_budget_s, self.over_budget_j, self.exempt_s, self.exempt_j
 
-    def rewind(self, mark: tuple[tuple[int, ...], float, float]) -> None:
+    def rewind(self, mark: tuple[tuple[int, ...], float, float, float, float]) -> None:
         """Forget what was counted since."""
-        counts, self.over_budget_s, self.over_budget_j = mark
+        counts, self.over_budget_s, self.over_budget_j, self.exempt_s, self.exempt_j = mark
         for joules, count in zip(self._lists(), counts, strict=True):
             del joules[count:]
 
@@ -125,9 +127,17 @@ class EnergyMeter:
             self.wake_j.append(self._waking_w * seconds)
         above_w = self.draw_w - self._budget_w if self._budget_w is not None else 0.0
         late_s = self._at_s + seconds - (self._surprised_s + self.reaction_s)
-        if above_w > 1e-6 and late_s > 0:
-            self.over_budget_s += min(seconds, late_s)
-            self.over_budget_j += above_w * min(seconds, late_s)
+        if above_w > 1e-6:
+            counted_s = max(min(seconds, late_s), 0.0)
+            self.over_budget_s += counted_s
+            self.over_budget_j += above_w * counted_s
+            self.exempt_s += seconds - counted_s
+            self.exempt_j += above_w * (seconds - counted_s)
+
+    @property
+    def held_j(self) -> float:
+        """Joules of all devices while jobs held them, restarts included."""
+        return math.fsum(self.run_j)
 
     def energy_j(self) -> dict[str, float]:
         """Joules by kind."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.errors import UserError
+from wattherd.errors import Bug, UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.rates import EnergyRates
 from wattherd.estimate.work import by_application
@@ -167,6 +167,7 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
     with _rare_collections():
         recording = world.run(setting.until_s)
     cpu_s = _user_s() - began
+    check_conserved(collector.held_j, meter.held_j)
     interval.close()
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
@@ -182,6 +183,20 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
         levels=levels if setting.history else None,
         stretches=stretches if setting.history else None,
     )
+
+
+CONSERVED = 1e-6
+"""Part by which joules of jobs and of devices may differ, for sums of floats."""
+
+
+def check_conserved(jobs_j: float, devices_j: float) -> None:
+    """Hold two accounts of the same joules against each other: by job, and by device.
+
+    Raises:
+        Bug: they differ.
+    """
+    if abs(jobs_j - devices_j) > CONSERVED * max(abs(devices_j), 1.0):
+        raise Bug(f"jobs drew {jobs_j:g} J, the devices that they held {devices_j:g} J")
 
 
 def _standing(job: JobRecord) -> str:

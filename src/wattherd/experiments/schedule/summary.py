@@ -84,6 +84,8 @@ def summary(
         "energy_j": meter.energy_j(),
         "over_budget_s": meter.over_budget_s,
         "over_budget_j": meter.over_budget_j,
+        "exempt_s": meter.exempt_s,
+        "exempt_j": meter.exempt_j,
         "cpu_s": round(cpu_s, 3),
     }
 
@@ -93,6 +95,7 @@ def level_rows(levels: Sequence[LevelUse]) -> dict[str, object]:
     return {
         "over_budget_s": levels[0].over_budget_s,
         "over_budget_j": levels[0].over_budget_j,
+        "exempt_s": levels[0].exempt_s,
         "levels": [asdict(one) for one in levels],
     }
 

@@ -1,0 +1,57 @@
+"""What a simulation takes for granted, in words that stand beside its figures."""
+
+from __future__ import annotations
+
+from wattherd.catalog.gpus import GPUS
+from wattherd.experiments.schedule.run import ComparisonSetup
+from wattherd.units import show_seconds
+
+
+def assumptions(setting: ComparisonSetup) -> list[str]:
+    """Delays, priors of speed and watts, floors: a sentence each."""
+    return [*_delays(setting), *_watts(setting), *_speed(setting)]
+
+
+def _delays(setting: ComparisonSetup) -> list[str]:
+    cap_s, restart_s = setting.cap_delay_s, setting.preset.restart_s
+    caps = f"{show_seconds(cap_s)} after its order" if cap_s else "at once, with its order"
+    told = [f"A cap is in force {caps} (caps.delay)."]
+    if cap_s:
+        told.append(
+            f"Draw above a budget within {show_seconds(cap_s)} of a change that nobody announced "
+            "is exempt: it is exempt_s, not over_budget_s."
+        )
+    pause = f"{show_seconds(restart_s)} on its devices" if restart_s else "no time"
+    told.append(f"A restart takes {pause} (restart).")
+    if setting.preset.any_restart:
+        told.append("A stop takes no time, and loses nothing but what a job's checkpoints lose.")
+    return told
+
+
+def _watts(setting: ComparisonSetup) -> list[str]:
+    given, told = setting.given, list[str]()
+    models = sorted({node.gpu_model for node in given.cluster.nodes if node.gpu_count})
+    specs = [spec for spec in given.jobs.specs if spec.gpus]
+    for model in models:
+        known = sum(model in given.power_profiles.get(spec.power_profile, {}) for spec in specs)
+        gpu = GPUS[model]
+        least = gpu.max_w / 2 if gpu.min_cap_w is None else gpu.min_cap_w
+        if known < len(specs):
+            told.append(
+                f"Watts of {len(specs) - known} of {len(specs)} jobs on {model} are a prior: "
+                f"{gpu.max_w:g} W at full speed, slower below by the prior curve, "
+                f"{least:g} W at the least."
+            )
+        told.append(f"A free {model} draws {gpu.idle_w:g} W, also on a lost node.")
+    told.append("A job draws its cap whenever it holds devices, during a restart as well.")
+    return told
+
+
+def _speed(setting: ComparisonSetup) -> list[str]:
+    given = setting.given
+    models = {node.gpu_model for node in given.cluster.nodes if node.gpu_count}
+    timed = sum(spec.duration_s is not None and not spec.profile for spec in given.jobs.specs)
+    if timed and len(models) > 1:
+        names = ", ".join(sorted(models))
+        return [f"{timed} jobs run equally fast on {names}: nothing was measured of them."]
+    return []
