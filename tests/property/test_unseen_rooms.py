@@ -33,8 +33,10 @@ REASONS = {
 OTHER = frozenset(one for one in UNKIND if one.startswith("other-")) | {"rest-of-node"}
 MOMENTS, MOMENT_PCT = 6, 5.0
 """With other load a limit is exceeded for single seconds still, and no further than that, where
-loads that were met before rise from another height, or together. After a switch neither is held:
-12 % for a second and seven seconds in 300 are the worst that was met."""
+loads that were met before rise from another height, or together."""
+SWITCHED_MOMENTS, SWITCHED_PCT = 10, 6.0
+"""What is switched off while a limit is cut, or by two at once, may be lost sight of: 4.5 % for a
+second and four seconds in 300 are the worst that was met in 44 rooms."""
 USED, BACK_S = 0.90, 75
 """95 % in 60 s are what is owed, and reached by most: slow knobs beside parts of nodes that follow
 the devices (92.9 %), and floors that are not reached (93.4 %), are below."""
@@ -60,10 +62,12 @@ def test_without_a_fault_no_limit_is_exceeded_once_the_response_has_passed(
     seed: int, words: set[str]
 ) -> None:
     story = live(Room.drawn(seed, sorted(words)), a_loop)
-    if words & OTHER and "other-switched" not in words:  # after a switch only trips are excluded
-        assert len(story.above()) <= MOMENTS, _told(story)
-        assert all(pct <= MOMENT_PCT for _, _, pct in story.above()), _told(story)
-    elif not words & OTHER:
+    if words & OTHER:
+        switched = "other-switched" in words
+        moments, most_pct = (SWITCHED_MOMENTS, SWITCHED_PCT) if switched else (MOMENTS, MOMENT_PCT)
+        assert len(story.above()) <= moments, _told(story)
+        assert all(pct <= most_pct for _, _, pct in story.above()), _told(story)
+    else:
         assert not story.above(), _told(story)
     assert not story.trips, _told(story)
 

@@ -74,7 +74,7 @@ def test_a_board_that_ignores_its_cap_loses_its_job_with_a_reason(tmp_path: Path
         config = rack.config(tmp_path / "serve.yaml")
         with served(rack, tmp_path, config, jobs=0) as now:
             now += [now[0].call("submit", "--", "sleep", "600").strip() for _ in range(2)]
-            eventually(lambda: "Drained" in now[0].call("gpus"), 90.0)
+            eventually(lambda: "Drained" in now[0].call("gpus"), 60.0)
             settled(rack, 3.0)
             states = {one["number"]: one for one in gpus(rack)}
             assert states[0]["cause"].startswith("follows no cap: rack-1: limit 1,500.0 W")

@@ -117,6 +117,12 @@ def test_one_odd_reading_is_no_load_that_went() -> None:
     assert max(away_w([200.0] * 10 + [900.0] + [200.0] * 20, SwitchedLoad(1))) == 0.0
 
 
+def test_of_two_loads_that_went_one_after_the_other_both_are_waited_for() -> None:
+    """The first was away for half a minute when the second went."""
+    found = away_w([900.0] * 20 + [700.0] * 30 + [200.0] * 40, SwitchedLoad(1))
+    assert found[-1] == 700.0
+
+
 def test_a_successor_waits_as_its_predecessor_did() -> None:
     first, successor = SwitchedLoad(1), SwitchedLoad(1)
     before_w = away_w([500.0] * 20 + [200.0] * 40 + [500.0] * 20 + [200.0] * 10, first)[-1]

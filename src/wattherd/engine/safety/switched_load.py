@@ -96,7 +96,9 @@ class SwitchedLoad:
         away = away_w > large_w
         back = (self._most_w > large_w) & (away_w <= (1.0 - HALF) * self._most_w)
         self._learn(back, self._away_s)
-        self._away_s = np.where(away & ~back, self._away_s + step_s, 0.0)
+        # One load went, and now another: both are waited for from now on.
+        deeper = away_w > self._most_w + large_w
+        self._away_s = np.where(away & ~back & ~deeper, self._away_s + step_s, 0.0)
         self._most_w = np.where(back | ~away, away_w, np.maximum(self._most_w, away_w))
         # What was given up on and comes all the same was away for that long.
         self._given_s = self._given_s + step_s
