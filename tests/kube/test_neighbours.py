@@ -17,7 +17,7 @@ def term(app: str) -> Object:
     return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}
 
 
-@pytest.mark.parametrize("options", [(), ("--scheduler=fifo",)], ids=["placement", "fifo"])
+@pytest.mark.parametrize("options", [(), ("--scheduler=fifo-first-fit",)], ids=["default", "core"])
 def test_pods_keep_apart_together_and_even_and_who_cannot_says_so(
     plane: ControlPlane, namespace: str, options: tuple[str, ...]
 ) -> None:
