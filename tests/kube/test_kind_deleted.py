@@ -94,7 +94,7 @@ def test_a_kind_that_is_deleted_raises_nothing_also_for_who_starts_then(
             api.delete(f"{pods}/{waits}", gracePeriodSeconds=0)
             api.create(pods, a_pod("late", gpus=1, scheduler=NAME))
             told = lambda: f"{states()} {second.read_text()}"  # noqa: E731
-            wait_until(lambda: "PowerBudget" in states().get("late", ""), told, within_s=LONG_S)
+            wait_until(lambda: "WaitingForPower" in states().get("late", ""), told, within_s=LONG_S)
             time.sleep(5)
             assert len(bound(api, namespace)) == 2, second.read_text()
             status = api.get(path_of("PowerDomain", "kind"))["status"]
