@@ -6,6 +6,8 @@ could use its room is started, so it begins at the latest when everything that r
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +69,7 @@ def test_the_first_in_line_waits_for_what_runs_and_for_nothing_else(
 def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
     jobs: list[JobSpec],
 ) -> None:
-    """Two equal queues lend and reclaim; no job is wider than a guarantee.
+    """Two equal queues lend and reclaim; no job is wider than a guarantee (wide ones: below).
 
     First the queue's own jobs must end until it is owed the gang, then borrowers get notice, or,
     on nodes that the other queue uses by right, jobs must end by themselves.
@@ -86,6 +88,55 @@ def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
         for since_s, until_s in stretches(story, [job for job in jobs if job.queue == queue]):
             first_in_line = max(first_in_line, until_s - since_s)
         assert first_in_line <= 2 * LONGEST_S + reclaim.wait_s
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> QueueTree:
+    """Three queues: guarantees of zero, limits, and every choice of who stops whom."""
+    parts = draw(
+        st.sampled_from([(50, 50, 0), (100, 0, 0), (34, 33, 33), (60, 40, 0), (10, 80, 10)])
+    )
+    children = [
+        CapacityQueue(
+            name=name,
+            guaranteed_pct=part,
+            user_limit_factor=-1,
+            user_limit_pct=draw(st.sampled_from([100, 50, 25])),
+            order=draw(st.sampled_from(["fifo", "fifo", "fair", "sjf"])),
+            preempts=draw(st.sampled_from(["never", "never", "lower-priority", "lower-or-newer"])),
+            reclaims=draw(st.sampled_from(["any", "any", "lower-priority", "never"])),
+            reclaimable=draw(st.sampled_from([True, True, True, False])),
+        )
+        for name, part in zip("xyz", parts, strict=True)
+    ]
+    return QueueTree(CapacityQueue(name="root", children=tuple(children)))
+
+
+@given(
+    tree=trees(),
+    jobs=streams(queues=("x", "y", "z")),
+    reclaim=st.sampled_from(
+        [
+            None,
+            Reclaim(),
+            Reclaim(wait_s=5.0, dead_zone=0.0, natural=1.0, per_cycle=1.0),
+            Reclaim(wait_s=0.0, balance=True),
+        ]
+    ),
+    who=st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 0, 1, 2])), min_size=40),
+)
+@settings(max_examples=times(60))
+def test_no_job_waits_for_ever_whatever_its_width_its_queue_and_its_limits(
+    tree: QueueTree, jobs: list[JobSpec], reclaim: Reclaim | None, who: list[tuple[str, int]]
+) -> None:
+    """Nor do queues take the same devices from each other to and fro."""
+    jobs = [
+        replace(job, user=user, priority=priority)
+        for job, (user, priority) in zip(jobs, who, strict=False)
+    ]
+    story = Story(CapacityScheduler(tree=tree, reclaim=reclaim), CLUSTER, jobs, quota=tree)
+    assert not story.core.jobs
+    assert sum(len(story.stops(job.id)) for job in jobs) <= 6 * len(jobs)
 
 
 def stretches(story: Story, jobs: list[JobSpec]) -> list[tuple[float, float]]:

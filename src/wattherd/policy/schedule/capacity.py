@@ -593,8 +593,9 @@ class _Cycle:
             place = self.tree.leaf(job.spec.queue)
             if place is not None and not (due and self._offer(job, place)) and kept:
                 self.draft.wait(job, self._coming(job, chosen, min(kept.values()) + wait_s))
-        if due and any(job_id in self.memory.holds for job_id in claimants):
-            # More must go, and a stop that was planned is no news that calls for the next plan.
+        if due:
+            # More must go, or what was given back is more than was asked for; and a stop that was
+            # planned is no news that calls for the next plan.
             self.draft.wake_at(now_s + NEXT_STEP_S)
 
     def _stop(self, victim: _Victim) -> None:
