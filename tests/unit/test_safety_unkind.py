@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -256,3 +258,22 @@ def test_a_wrong_belief_that_a_device_gets_no_lower_does_not_outlive_a_limit() -
     drawn_w = room.run(loop, limits(fleet, 1600), 60)[:, -1]
     assert (drawn_w[15:] <= 1600).all()
     assert drawn_w[40:].mean() >= 0.95 * 1600
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, -30.0, 3600.0])
+def test_a_clock_that_jumps_neither_lifts_the_limit_nor_keeps_devices_down(jump_s: float) -> None:
+    """An hour back, and the loop's windows would have stood still for an hour."""
+    fleet = a_fleet()
+    room, loop = Room(fleet), a_loop(fleet)
+    drawn_w = []
+    for second in range(90):
+        readings, limit_w = room.read(), 2000.0 if 40 <= second < 50 else 2800.0
+        if second >= 30:
+            now_s = readings.now_s + jump_s
+            readings = replace(readings, now_s=now_s, draw_at_s=np.full(fleet.size, now_s),
+                               feed_at_s=np.full(1, now_s), site_at_s=now_s)  # fmt: skip
+        room.follow(loop.cycle(readings, limits(fleet, limit_w)))
+        drawn_w.append(room.levels_w()[-1])
+        assert second < SETTLE or drawn_w[-1] <= 2800
+    assert max(drawn_w[46:50]) <= 2000
+    assert min(drawn_w[80:]) >= 0.95 * 2800

@@ -37,6 +37,8 @@ The loop is pure: no clock, no device, no chance.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from wattherd.engine.safety.aims import Aims, CapWishes
@@ -130,6 +132,8 @@ class SafetyLoop:
         self._notes = NoteBook(fleet)
         self._ramps = DrawRamps(fleet, ramps or RampLimits.of(fleet.feeds + 1))
         self._at_s: float | None = None
+        self._behind_s = 0.0
+        """How far the clock of the readings was put back so far."""
         self._passed_s = 0.0
         self._alarm_s = -np.inf
         self._before_alarm_w: Floats = fleet.floor_w.copy()
@@ -152,6 +156,7 @@ class SafetyLoop:
         leads has ordered it; NaN, or nothing, for no such order. `wishes` are a scheduler's, with
         its own; without them devices get whatever fits.
         """
+        readings = self._forward(readings)
         now_s, step_s = readings.now_s, self._step(readings)
         # Steps are measured, never assumed: a loop that was suspended wakes up to a long one.
         self._passed_s = step_s
@@ -190,6 +195,7 @@ class SafetyLoop:
 
     def leave(self, readings: Readings) -> Orders:
         """Put the caps back that were found, for good, and switch everything on again."""
+        readings = self._forward(readings)
         self._look(readings)
         self._at_s = readings.now_s
         cap_w = np.where(np.isnan(self.found_w), self.fleet.max_w, self.found_w)
@@ -202,7 +208,8 @@ class SafetyLoop:
 
     def notes(self) -> tuple[SafetyNote, ...]:
         """What the last cycle noticed, for an operator."""
-        return self._notes.current
+        behind_s = self._behind_s
+        return tuple(replace(one, since_s=one.since_s - behind_s) for one in self._notes.current)
 
     def state(self) -> SafetyState:
         """All that was learned, for a successor."""
@@ -345,6 +352,18 @@ class SafetyLoop:
     def _refuted(self, seen: TrustedReadings) -> Bools:
         """Levels (F + 1,) whose meter shows less than their devices' claim: those learn nothing."""
         return np.append(~seen.agreed, np.False_)
+
+    def _forward(self, readings: Readings) -> Readings:
+        """The same on a clock that never goes back: streaks and windows would stand still."""
+        back_s = 0.0 if self._at_s is None else self._at_s - readings.now_s - self._behind_s
+        self._behind_s += max(back_s, 0.0)
+        by_s = self._behind_s
+        if by_s == 0.0:
+            return readings
+        return replace(
+            readings, now_s=readings.now_s + by_s, draw_at_s=readings.draw_at_s + by_s,
+            feed_at_s=readings.feed_at_s + by_s, site_at_s=readings.site_at_s + by_s,
+        )  # fmt: skip
 
     def _step(self, readings: Readings) -> float:
         return 0.0 if self._at_s is None else max(readings.now_s - self._at_s, 0.0)
