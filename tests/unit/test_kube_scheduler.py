@@ -17,11 +17,12 @@ from kube_builders import (
 from kube_desk import Desk
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.kube.account.precedence import PATIENCE_S
+from wattherd.kube.account.chooser import Chooser
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.orders import BindPod, Order, TellGroup
 from wattherd.model.request import Request
+from wattherd.policy.schedule.gang import PATIENCE_S
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 
@@ -415,10 +416,8 @@ def test_of_many_pods_that_are_alike_and_find_no_room_one_is_tried(
         world.create(f"first-{row}")
     world.settle()
     tries: list[object] = []
-    choose = world.scheduler.chooser.choose
-    monkeypatch.setattr(
-        world.scheduler.chooser, "choose", lambda *asked: tries.append(asked) or choose(*asked)
-    )
+    choose = Chooser.choose
+    monkeypatch.setattr(Chooser, "choose", lambda *asked: tries.append(asked) or choose(*asked))
     for row in range(20):
         world.create(f"late-{row}")
     world.create("small", exclusive(1_000, 0))

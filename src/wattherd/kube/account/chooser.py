@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from wattherd.engine.placement.placer import Placer
@@ -17,11 +19,20 @@ _MOST_TRIES = 64
 class Chooser:
     """Chooses on `fleet` within the budgets of `domains`; books nothing."""
 
-    def __init__(self, fleet: NodeFleet, domains: Domains, *, counts_missing: bool = False) -> None:
+    def __init__(
+        self,
+        fleet: NodeFleet,
+        domains: Domains,
+        *,
+        counts_missing: bool = False,
+        caps_w: Mapping[str, float] | None = None,
+    ) -> None:
         """Both are looked at anew with every question.
 
-        With `counts_missing`, GPUs that pods count on and have no seat for draw as well.
+        With `counts_missing`, GPUs that pods count on and have no seat for draw as well. GPUs of
+        models in `caps_w` draw no more than that.
         """
+        self._caps_w = caps_w or {}
         self._counts_missing = counts_missing
         self.fleet = fleet
         self.domains = domains
@@ -32,7 +43,7 @@ class Chooser:
         """Watts of the nodes, in the engine's order."""
         now = (self.fleet.placer, self.fleet.version)
         if self._columns is None or self._columns_of != now:
-            self._columns, self._columns_of = columns_of(self.fleet.order), now
+            self._columns, self._columns_of = columns_of(self.fleet.order, self._caps_w), now
         return self._columns
 
     def choose(self, ask: PodRequest, among: Mask) -> tuple[Spot | None, int]:

@@ -21,10 +21,14 @@ from wattherd.model.allocation import Allocation
 
 @dataclass(frozen=True, slots=True)
 class CorePlaces:
-    """On the account of `chooser`; `open_to` are the nodes (N,) that take a pod now."""
+    """On the account of `chooser`; `open_to` are the nodes (N,) that take a pod now.
+
+    Where no core keeps the budgets, each place is within those of the account.
+    """
 
     chooser: Chooser
     open_to: Callable[[WorkloadPod], Mask]
+    keeps_budgets: bool = False
 
     @property
     def _fleet(self) -> NodeFleet:
@@ -53,6 +57,10 @@ class CorePlaces:
             return None
         if not _is_free(placer.state, part, request.cpu_milli, request.memory_mib):
             return None
+        added = added_mw(self.chooser.columns(), placer.state, part)
+        limited = self.keeps_budgets and added and self.chooser.domains.budgets_mw
+        if limited and added > self.chooser.room_mw(placer.state)[part.node]:
+            return None
         return Holding(
             uid=member.uid,
             key=member.key,
@@ -60,7 +68,7 @@ class CorePlaces:
             node=facts.name,
             gpus=part.gpus,
             since_s=at_s,
-            watts_mw=added_mw(self.chooser.columns(), placer.state, part),
+            watts_mw=added,
         )
 
 

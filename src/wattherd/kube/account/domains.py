@@ -23,7 +23,7 @@ from wattherd.engine.power.device_watts import device_rise_mw, node_idle_mw
 from wattherd.kube.facts.domain_tree import SITE, DomainTree
 from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.model.allocation import Allocation
-from wattherd.model.cluster import WHOLE_GPU_MILLI
+from wattherd.model.cluster import WHOLE_GPU_MILLI, NodeSpec
 from wattherd.model.request import Request
 from wattherd.units import show_watts
 
@@ -43,17 +43,24 @@ class Columns:
     """Of each node by name."""
 
 
-def columns_of(nodes: Sequence[NodeFacts]) -> Columns:
-    """Nodes in the engine's order."""
+def columns_of(nodes: Sequence[NodeFacts], caps_w: Mapping[str, float] | None = None) -> Columns:
+    """Nodes in the engine's order; GPUs of models in `caps_w` draw no more than that."""
     names = tuple(sorted({facts.domain for facts in nodes} - {SITE}))
     number = {name: row for row, name in enumerate(names)}
     return Columns(
         base_mw=np.array([node_idle_mw(facts.spec, GPUS) for facts in nodes], dtype=np.int64),
-        rise_mw=np.array([device_rise_mw(facts.spec, GPUS) for facts in nodes], dtype=np.int64),
+        rise_mw=np.array([_rise_mw(facts.spec, caps_w or {}) for facts in nodes], dtype=np.int64),
         domain=np.array([number.get(facts.domain, -1) for facts in nodes], dtype=np.int64),
         names=names,
         row={facts.name: row for row, facts in enumerate(nodes)},
     )
+
+
+def _rise_mw(spec: NodeSpec, caps_w: Mapping[str, float]) -> int:
+    most_mw, cap_w = device_rise_mw(spec, GPUS), caps_w.get(spec.gpu_model)
+    if cap_w is None:
+        return most_mw
+    return min(most_mw, max(0, round(1000 * (cap_w - GPUS[spec.gpu_model].idle_w))))
 
 
 class Domains:

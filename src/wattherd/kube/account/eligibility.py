@@ -41,6 +41,7 @@ class Eligible:
         self._neighbours = Neighbours(fleet, pods)
         self.wishful: dict[str, None] = {}
         """Pods that ask for places by others: who comes may make room for them."""
+        self._other: Eligible | None = None
 
     def note(self, pod: Pod) -> None:
         """A pod is there; some will not have certain others near."""
@@ -49,12 +50,16 @@ class Eligible:
         self._neighbours.note(pod)
         if has_wishes(pod):
             self.wishful[pod.metadata.uid] = None
+        if self._other is not None:
+            self._other.note(pod)
 
     def drop(self, uid: str) -> None:
         """A pod is gone."""
         self._shy.pop(uid, None)
         self._neighbours.drop(uid)
         self.wishful.pop(uid, None)
+        if self._other is not None:
+            self._other.drop(uid)
 
     def mask(self, pod: Pod, beside: Sequence[Neighbour] = ()) -> Mask:
         """Where `pod` may go, room aside; a fresh array. `beside` are taken to be there as well."""
@@ -63,6 +68,17 @@ class Eligible:
         self._mind_others(pod, mask)
         return self._neighbours.suits(pod, mask, beside)
 
+    def lasting(self, pod: Pod) -> Mask:
+        """Where `pod` may go whoever is there; a fresh array."""
+        return self._look(pod).mask.copy()
+
+    def beside(self, fleet: NodeFleet) -> Eligible:
+        """The same pods, on another account of the same nodes; it hears what this one hears."""
+        self._other = other = Eligible(fleet, self._volumes, self._pods)
+        for pod in self._pods.values():
+            other.note(pod)
+        return other
+
     def why(self, pod: Pod) -> Sequence[tuple[NodeRefusal, int]]:
         """What keeps `pod` off how many nodes, most nodes first."""
         return self._look(pod).refusals
@@ -70,6 +86,8 @@ class Eligible:
     def forget(self) -> None:
         """Volumes changed."""
         self._found = {}
+        if self._other is not None:
+            self._other.forget()
 
     def _look(self, pod: Pod) -> _Found:
         """At every node once, for all pods that wish for the same."""

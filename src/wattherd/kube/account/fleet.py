@@ -11,6 +11,7 @@ changes, and everybody is put back where they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -171,6 +172,8 @@ class NodeFleet:
         self._on: dict[str, dict[str, Holding]] = {}
         self._reserved: dict[str, Holding] = {}
         self._gone: set[str] = set()
+        self._left: AbstractSet[str] = frozenset()
+        """Nodes that are gone from the account whose nodes these are."""
         self._placed: dict[str, tuple[Allocation, ...]] = {}
         self._crowded: set[str] = set()
         self._placer: Placer | None = None
@@ -179,6 +182,28 @@ class NodeFleet:
         self._giving: dict[GpuOffer, Mask] = {}
         self._shut: Mask = np.zeros(0, dtype=np.bool_)
         self._pods_left: Ints = np.zeros(0, dtype=np.int64)
+
+    def emptied(self) -> NodeFleet:
+        """Another account of the same nodes, with nobody on them."""
+        other = NodeFleet(self._make_placer)
+        asked = [self._plain(holding) for holding in self.holdings.values()]
+        other._placer = self._new_placer(asked)
+        other.share_nodes(self)
+        return other
+
+    def share_nodes(self, other: NodeFleet) -> None:
+        """The nodes are those of `other`, as they are now, in the same order."""
+        if self.version == other.version and self._order is other._order:
+            return
+        self.version, self.nodes = other.version, other.nodes
+        self._order, self._row = other._order, other._row
+        self._giving = other._giving
+        self._left = other._gone
+        self._shut = np.zeros(len(self._order), dtype=np.bool_)
+        self._pods_left = np.zeros(len(self._order), dtype=np.int64)
+        for row in range(len(self._order)):
+            self._count_pods(row)
+            self._mark(row)
 
     # What is --------------------------------------------------------------------------------------
 
@@ -422,8 +447,7 @@ class NodeFleet:
         self._placed, self._crowded = {}, set()
         self._learned_from = len(self.holdings)
         asked = [self._plain(holding) for holding in self.holdings.values()]
-        cluster = ClusterSpec(tuple(facts.spec for facts in self._order))
-        self._placer = self._make_placer(cluster, asked)
+        self._placer = self._new_placer(asked)
         self._shut = np.zeros(len(self._order), dtype=np.bool_)
         offers = [facts.offer for facts in self._order]
         self._giving = {
@@ -437,6 +461,9 @@ class NodeFleet:
             if holding.node in self._row:
                 self._seat(holding)
 
+    def _new_placer(self, asked: list[Request]) -> Placer:
+        return self._make_placer(ClusterSpec(tuple(one.spec for one in self._order)), asked)
+
     def _plain(self, holding: Holding) -> Request:
         facts = self.nodes.get(holding.node)
         found = holding.ask.on(facts.offer) if facts is not None else None
@@ -445,7 +472,8 @@ class NodeFleet:
     def _mark(self, row: int) -> None:
         """Whether a node takes pods."""
         facts = self._order[row]
-        shut = facts.name in self._gone or facts.name in self._crowded or bool(facts.problem)
+        gone = facts.name in self._gone or facts.name in self._left
+        shut = gone or facts.name in self._crowded or bool(facts.problem)
         self._shut[row] = shut
 
     def _count_pods(self, row: int) -> None:

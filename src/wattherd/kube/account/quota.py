@@ -13,12 +13,12 @@ from wattherd.kube.account.domains import Domains
 from wattherd.kube.account.fleet import Mask, NodeFleet
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.pod_request import PodRequest
-from wattherd.kube.facts.queue_limits import QueueLimits
-from wattherd.kube.facts.queue_plan import DEFAULT, QueueState
+from wattherd.kube.facts.queue_plan import DEFAULT, USER_WORD, QueueState
 from wattherd.kube.facts.refusal import NodeRefusal, RefusalToken
 from wattherd.kube.facts.workload import WorkloadPod, queue_of, work_of
 from wattherd.model.reason import Reason
 from wattherd.policy.queue.capacity import NOTHING, Usage
+from wattherd.policy.queue.limits import QueueLimits
 
 OUTSIDE = NodeRefusal(RefusalToken.AFFINITY, "not in the power domain of the pod's queue")
 """Of nodes that the queue keeps its pods from."""
@@ -78,7 +78,8 @@ class QueueQuota:
         if self.state.tree is None:
             return None
         work = work_of("pod", [WorkloadPod(pod, ask)], [ask.without_gpus()], 0.0)
-        limits = QueueLimits(self.state.tree, self._gpus_there(), self._usage)
+        tree, word = self.state.tree, USER_WORD
+        limits = QueueLimits(tree, self._gpus_there(), self._usage, user_word=word)
         return limits.refused(work.spec, _gpus(ask), 0.0)
 
     def admits(self, members: Iterable[WorkloadPod]) -> tuple[int, Reason | None]:

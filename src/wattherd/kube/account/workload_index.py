@@ -111,6 +111,8 @@ class WorkloadIndex:
         """Jobs that were told to stop."""
         self.awaited: dict[str, tuple[float, StartJob]] = {}
         """Jobs that were started and whose pods are still to be made, since when and on what."""
+        self._immovable: set[str] = set()
+        """Pods that should have been gone, and are not."""
         self._served: dict[Lineage, Service] = {}
         """What jobs received of cores before this one, until it is told."""
 
@@ -151,6 +153,7 @@ class WorkloadIndex:
     def drop(self, uid: str) -> None:
         """A pod is gone."""
         self._since_s.pop(uid, None)
+        self._immovable.discard(uid)
 
     def id_of(self, uid: str) -> str:
         """The work that stands for a pod; empty without one."""
@@ -315,6 +318,30 @@ class WorkloadIndex:
         self._held.discard(job.id)
         return [JobReleased(at_s=at_s, job_id=job.id, cause="its pods are there again")]
 
+    def stays(self, work: Workload, core: Core, at_s: float) -> list[Event]:
+        """A run that was taken for stopped does not go: it is another job, nobody's to move."""
+        self._leaves(work)
+        self._immovable |= work.uids
+        for uid in work.uids:
+            self._work_of.pop(uid, None)
+        del self.works[work.id]
+        job = core.jobs.get(work.id)
+        if job is None:
+            return self._seat_those_there(sorted(work.uids), at_s)
+        nodes = {one.node for one in job.allocations}
+        ahead = [
+            other.id
+            for other in core.jobs.values()
+            if not other.active and any(one.node in nodes for one in other.wanted)
+        ]
+        why = "pods do not go from its places"
+        return [
+            *(JobHeld(at_s=at_s, job_id=one, cause=why) for one in ahead),
+            JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt),
+            *self._seat_those_there(sorted(work.uids), at_s),
+            *(JobReleased(at_s=at_s, job_id=one, cause=why) for one in ahead),
+        ]
+
     def _works_of(self, uids: Iterable[str]) -> list[Workload]:
         ids = dict.fromkeys(self._work_of[uid] for uid in uids if uid in self._work_of)
         return [self.works[job_id] for job_id in ids]
@@ -359,6 +386,7 @@ class WorkloadIndex:
     def _found(self, members: Sequence[WorkloadPod], at_s: float) -> Event:
         seats = [seat for member in members for seat in self._fleet.seats(member.uid)]
         ours = all(self._way.is_ours(one.pod) for one in members)
+        ours = ours and not any(one.uid in self._immovable for one in members)
         priority = self._priority(members) if ours else FOREIGN
         work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
         if self.keeps_jobs:

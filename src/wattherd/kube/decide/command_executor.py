@@ -36,8 +36,8 @@ class CommandExecutor:
     """Of works in `book`, on the account of `fleet`, by `way`; `pods` are all that are known.
 
     `holder` signs decisions; who must go is told to `leaving` and `queueing`, what is over to
-    `dialogue`. Where the core names places, `places` holds them, else a planner has held them
-    already; where it shares watts, `caps` carries caps to pods.
+    `dialogue`. `places` holds what the core gives; where it shares watts, `caps` carries caps to
+    pods.
     """
 
     holder: str
@@ -50,7 +50,7 @@ class CommandExecutor:
     leaving: Evictions
     queueing: Queueing
     reasons: Reasons
-    places: CorePlaces | None = None
+    places: CorePlaces
     caps: CoreCaps | None = None
     evicts: bool = False
     """Whether somebody was told to go; whoever looks puts it back."""
@@ -145,7 +145,7 @@ class CommandExecutor:
             return [] if resize is None else [resize], []
         if work.seated:
             return [], [] if self.caps is None else self.caps.found(command, at_s)
-        if self.places is not None and not self.places.take(work, command.allocations, at_s):
+        if not self.places.take(work, command.allocations, at_s):
             self.refused.append(work.id)
             why = "its places were taken by others"
             stopped = JobStopped(at_s=at_s, job_id=work.id, attempt=command.attempt, cause=why)

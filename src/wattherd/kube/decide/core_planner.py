@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.kube.account.fleet import Mask, NodeFleet
+from wattherd.kube.account.fleet import Mask
 from wattherd.kube.decide.diagnosis import Diagnosis
+from wattherd.kube.decide.seating import Seating
 from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.node_filter import has_wishes
 from wattherd.kube.facts.workload import Workload, WorkloadPod
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
+from wattherd.model.reason import StopReason
 from wattherd.policy.contract import Draft, JobView, Planner, View
 from wattherd.policy.eligibility import NodeMask
 
@@ -32,14 +34,13 @@ from wattherd.policy.eligibility import NodeMask
 class WorkloadEligibility:
     """Implements `policy.eligibility.Eligibility` for `works`, the jobs by id.
 
-    `allowed` are the nodes (N,) that a member may go to, room aside. Masks are of the moment, and
-    kept for one plan: between plans nothing is bound to any node, so that no job is turned away for
-    good because of a taint that may go.
+    `open_to` are the nodes (N,) that take a member. Masks are of the moment, and kept for one plan:
+    between plans nothing is bound to any node, so that no job is turned away for good because of a
+    taint that may go.
     """
 
     works: Mapping[str, Workload]
-    allowed: Callable[[WorkloadPod], Mask]
-    fleet: NodeFleet
+    open_to: Callable[[WorkloadPod], Mask]
     apart: Callable[[Workload], Sequence[NodeMask]] | None = None
     """Masks for each member of a gang whose pods ask for places by each other."""
     planning: bool = False
@@ -77,12 +78,6 @@ class WorkloadEligibility:
         mask = self.open_to(member)
         return None if mask.all() else mask
 
-    def open_to(self, member: WorkloadPod) -> Mask:
-        """Nodes (N,) that take this pod now, as far as devices, processors and memory will do."""
-        found = self.fleet.requests(member.ask)
-        mask = self.allowed(member) & self.fleet.open_for(member.ask)
-        return mask & found[0][1] if found else np.zeros_like(mask)
-
 
 @dataclass(slots=True)
 class CorePlanner:
@@ -93,29 +88,39 @@ class CorePlanner:
     is_ours: Callable[[Workload], bool]
     eligible: WorkloadEligibility
     diagnosis: Diagnosis
+    allowed: Callable[[WorkloadPod], Mask]
+    seating: Seating | None = None
+    """Where it finds places on an account of ours, that account."""
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
-    stale: dict[str, None] = field(default_factory=dict)
-    """There are none: why a pod waits is told with every plan."""
     unseated: dict[str, JobView] = field(default_factory=dict)
     """Works whose pods are on nodes, for which the guard finds too little."""
     _aside: dict[str, JobView] = field(default_factory=dict)
     """Works that hold devices and are nobody's to move."""
+    _lost: dict[str, JobView] = field(default_factory=dict)
+    """Those whose planned places turned out to be taken."""
     _shown: dict[str, None] = field(default_factory=dict)
     """Jobs that the scheduler knows of."""
 
     def plan(self, view: View, draft: Draft) -> None:
         """Seat those who are on nodes, then let the scheduler plan."""
         self.changed = False
+        if self.seating is not None:
+            self.seating.planned.renew()
         for known in (self.unseated, self._aside):
             for job_id in [one for one in known if one not in self.works]:
                 del known[job_id]
         for job in view.left():
             self.unseated.pop(job.id, None)
             self._aside.pop(job.id, None)
+            self._follow(job)
         self.eligible.begin()
         entered = [job for job in view.entered() if self._is_for_scheduler(job)]
+        for job in view.entered():
+            self._follow(job)
         entered += self._sit_down(view, draft)
+        entered += [job for job in self._lost.values() if job not in entered]
+        self._lost.clear()
         left = [job for job in view.left() if job.id in self._shown]
         for job in left:
             del self._shown[job.id]
@@ -147,6 +152,10 @@ class CorePlanner:
         for job in sorted(self.unseated.values(), key=_most_important_first):
             work = self.works[job.id]
             refused = draft.start(job, work.shares)
+            if refused is not None and self._take_back(view, draft, work):
+                refused = draft.start(job, work.shares)
+            if self.seating is not None:
+                self.seating.planned.stays(job.id, work)
             if refused is not None:
                 draft.wait(job, replace(refused, since_s=view.now_s))
                 continue
@@ -157,9 +166,31 @@ class CorePlanner:
                 self._aside[job.id] = job
         return ours
 
-    def finding(self, member: WorkloadPod) -> PodFinding | None:
-        """Why a pod that waits may go nowhere, if that is so; else it is for the core to say."""
-        return None if self.eligible.allowed(member).any() else self.diagnosis.of(member)
+    def _take_back(self, view: View, draft: Draft, work: Workload) -> bool:
+        """Places that were planned where pods are, facts as they are; whether there were any."""
+        nodes = {share.node for share in work.shares}
+        planned = [
+            job
+            for job in view.live()
+            if job.wanted and not self.works[job.id].seated
+            if any(one.node in nodes for one in job.wanted)
+        ]
+        for job in planned:
+            draft.stop(job, StopReason.RESIZED)
+            self._follow(job)
+            self._lost[job.id] = job
+        return bool(planned)
+
+    def _follow(self, job: JobView) -> None:
+        if self.seating is not None:
+            self.seating.follow(job)
+
+    def finding(self, member: WorkloadPod, job_id: str) -> PodFinding | None:
+        """Why a pod that waits finds no place, if that is so; else it is for the core to say."""
+        found = None if self.seating is None else self.seating.findings.get(job_id)
+        if found is not None or self.allowed(member).any():
+            return found
+        return self.diagnosis.of(member)
 
 
 def _most_important_first(job: JobView) -> tuple[int, int]:

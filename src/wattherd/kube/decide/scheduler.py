@@ -6,13 +6,13 @@ the difference as events, and turns its commands into orders. Everything the cor
 the API: pods on nodes become jobs that run there, waiting pods works that wait, and a new core,
 after a restart or when the set of nodes changes, is told the same things.
 
-With a `CoreChoice` the core leads: a scheduler of `policy.schedule` plans, and the core keeps the
-budgets, by the power policy that was chosen. What it orders is looked at once more on the account
-(`CorePlaces`); `BudgetEnforcer` stays as the backstop for caps that are not kept.
+A scheduler of `policy.schedule` plans, through a `CorePlanner`. What the core orders is looked at
+once more on the account as it was last heard (`CorePlaces`).
 
-Without one pods are placed by `GangPlanner`. Then the core is told of no budget: whom budgets let
-start is weighed by `Chooser`, whom they stop by `BudgetEnforcer`, both on the account of the
-cluster as it was last heard.
+With a `CoreChoice` the core leads: it keeps the budgets, by the power policy that was chosen, and
+`BudgetEnforcer` stays as the backstop for caps that are not kept. Without one `Gang` plans, and the
+core is told of no budget: whom budgets let start is weighed by `Chooser`, whom they stop by
+`BudgetEnforcer`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.cycle import WAKE
+from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.placement.placer import Placer
 from wattherd.kube.account.assignments import Assignments
 from wattherd.kube.account.binding_mode import BindingMode, ByBinding
@@ -35,7 +38,7 @@ from wattherd.kube.account.fencing import Unfenced
 from wattherd.kube.account.fleet import Holding, Mask, NodeFleet
 from wattherd.kube.account.neighbours import apart
 from wattherd.kube.account.pending_pods import Queueing
-from wattherd.kube.account.precedence import PATIENCE_S, Precedence
+from wattherd.kube.account.planned_fleet import PlannedFleet
 from wattherd.kube.account.quota import quota_of
 from wattherd.kube.account.workload_index import WorkloadIndex
 from wattherd.kube.api.api_objects import PodGroup
@@ -45,10 +48,10 @@ from wattherd.kube.decide.command_executor import CommandExecutor
 from wattherd.kube.decide.core_caps import CoreCaps
 from wattherd.kube.decide.core_driver import CoreDriver
 from wattherd.kube.decide.core_planner import CorePlanner, WorkloadEligibility
+from wattherd.kube.decide.departures import Departures
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.evictions import Evictions
 from wattherd.kube.decide.feasibility import PodFeasibility
-from wattherd.kube.decide.gang_planner import GangPlanner
 from wattherd.kube.decide.queue_status import QueueFigures, figures
 from wattherd.kube.decide.reasons import Reasons, finding_of
 from wattherd.kube.decide.remedies import Remedies
@@ -61,15 +64,20 @@ from wattherd.kube.facts.core_config import (
     core_world,
 )
 from wattherd.kube.facts.domain_tree import DomainTree
-from wattherd.kube.facts.finding import PodFinding
+from wattherd.kube.facts.finding import PodFinding, counted
 from wattherd.kube.facts.node_facts import node_facts
 from wattherd.kube.facts.node_filter import Neighbour, Volumes
 from wattherd.kube.facts.orders import Order, StopPods
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
-from wattherd.kube.facts.queue_plan import QueueState
+from wattherd.kube.facts.queue_plan import DEFAULT, USER_WORD, QueueState
 from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
+from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.event import BudgetChanged, Event, JobReleased, Woke
+from wattherd.model.reason import ReasonCode
+from wattherd.policy.contract import Planner
+from wattherd.policy.queue.turns import QueueRules
+from wattherd.policy.schedule.gang import PATIENCE_S, Gang
 
 OVER = frozenset({"Succeeded", "Failed"})
 
@@ -119,15 +127,15 @@ class KubeScheduler:
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
         self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups)
         self._book.keeps_jobs = choice is not None
-        self._masks = WorkloadEligibility(self._book.works, self._allowed, fleet)
-        self._masks.apart = self._apart
         self._caps = CoreCaps(self._book.works, fleet, self._pods, self._is_capped)
-        self._planner: GangPlanner | CorePlanner = self._gang_planner()
+        self._planner: CorePlanner | None = None
+        self._gang: Gang | None = None
         self._core_of: Placer | None = None
         self._world: CoreWorld | None = None
         self._seen_version = -1
         self._budgets_told: dict[str, int] = {}
         self._leaving = Evictions(fleet, self._pods)
+        self._departures = Departures(self._pods)
         self._fulfilment = CommandExecutor(
             holder=holder,
             way=self.way,
@@ -139,7 +147,7 @@ class KubeScheduler:
             leaving=self._leaving,
             queueing=self._queueing,
             reasons=self._reasons,
-            places=None if choice is None else CorePlaces(self.chooser, self._masks.open_to),
+            places=CorePlaces(self.chooser, self._open_to, keeps_budgets=choice is None),
             caps=None if choice is None else self._caps,
         )
         self._seats = Assignments(fleet, self.way)
@@ -194,6 +202,7 @@ class KubeScheduler:
         self._pods[uid] = pod
         self._eligible.note(pod)
         self._caps.saw(uid)
+        self._departures.saw(pod, at_s)
         seat = self.way.seat(pod)
         reserved = self.fleet.is_reserved(uid, seat)
         seated = bool(seat) and self._seats.take(pod, at_s)
@@ -215,6 +224,7 @@ class KubeScheduler:
         self._watts_moved |= self._freed
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
+        self._departures.gone(uid)
         self._caps.saw(uid)
         self._reasons.forget(uid)
         if self._leaving.gone(uid):
@@ -293,8 +303,7 @@ class KubeScheduler:
         """Orders that follow from all that was seen up to now."""
         wake_s = self.dialogue.wake_s
         awake = wake_s is not None and wake_s <= at_s
-        planner = self._planner
-        if isinstance(planner, GangPlanner) and planner.gives_up(at_s):
+        if self._departures.are_late(at_s):
             self._dirty = self._freed = True
         if not (self._dirty or awake or self._fulfilment.is_late(at_s)):
             return []
@@ -309,18 +318,23 @@ class KubeScheduler:
         core = self._core_for(placer, at_s)
         # What was reserved was weighed then: to look at all who run costs more than a decision.
         stops = self.curb_orders(at_s) if self._watts_moved or self.curb.at_work else []
-        everybody = self._planner.changed = self._planner.changed or self._freed
+        planner = self._planner
+        everybody = planner is None or planner.changed or self._freed
         ahead = self._told_to_core(at_s)
         self._dirty = self._freed = False
         news = self._queueing.look(self.fleet.holdings, self._leaving.uids)
         events = ahead + self._book.differences(core, news, self._seats.moved(), at_s)
+        events += self._departures.events(core, self._book, at_s)
         self.dialogue.credits.update(self._book.credit(events))
         events += self._caps.heard(at_s)  # after runs that ended: so watts come back in turn
+        if planner is not self._planner:
+            everybody = True
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         made = self._fulfilment.of(events, at_s)
-        again = isinstance(self._planner, GangPlanner) and self._planner.look_again()
-        self._dirty |= bool(self._planner.stale)
+        seating = None if self._planner is None else self._planner.seating
+        again = seating is not None and seating.look_again()
+        self._dirty |= seating is not None and bool(seating.stale)
         self._dirty |= self._fulfilment.evicts
         self._fulfilment.evicts = False
         orders = stops + self._leaving.orders() + made
@@ -385,24 +399,26 @@ class KubeScheduler:
         self._leaving.add(there, why)
         self._dirty = True
 
-    def _gang_planner(self) -> GangPlanner:
-        allowed = self._allowed
-        precedence = Precedence(self.fleet, allowed, self._patience_s)
-        seating = Seating(self.chooser, allowed, self.way.confined, self.diagnosis)
-        made = GangPlanner(self._book.works, seating, precedence, self._pods)
-        made.queues, made.preempting = self.queues.tree, self.queues.preempting
-        return made
-
     def _allowed(self, member: WorkloadPod) -> Mask:
         """Nodes that a member may go to: those that suit it, of its queue's power domain."""
         return self._allowed_beside(member, ())
 
     def _allowed_beside(self, member: WorkloadPod, beside: Sequence[Neighbour]) -> Mask:
-        suits = self._eligible.mask(member.pod, beside)
+        return self._in_domain(member, self._eligible.mask(member.pod, beside))
+
+    def _lasting(self, member: WorkloadPod) -> Mask:
+        """Nodes that a member may go to, whoever is there."""
+        return self._in_domain(member, self._eligible.lasting(member.pod))
+
+    def _in_domain(self, member: WorkloadPod, suits: Mask) -> Mask:
         domain = self.queues.domains.get(queue_of(member.pod))
-        if domain is None:
-            return suits
-        return suits & self.domains.inside(domain, self.fleet.order)
+        return suits if domain is None else suits & self.domains.inside(domain, self.fleet.order)
+
+    def _open_to(self, member: WorkloadPod) -> Mask:
+        """Nodes that take a member now, as far as devices, processors and memory will do."""
+        mask = self._allowed(member) & self.fleet.open_for(member.ask)
+        giving = [rows for _, rows in self.fleet.requests(member.ask)]
+        return mask & np.logical_or.reduce(giving) if giving else np.zeros_like(mask)
 
     def _apart(self, work: Workload) -> list[Mask]:
         return apart(work.members, self._open_beside, self.fleet)
@@ -414,8 +430,8 @@ class KubeScheduler:
     def queues_seen(self, state: QueueState) -> None:
         """These queues are in force from now on; what runs stays."""
         self.queues = state
-        if isinstance(self._planner, GangPlanner):
-            self._planner.queues, self._planner.preempting = state.tree, state.preempting
+        if self._gang is not None:
+            self._gang.queues = self._rules
         self._seen_version = -1
         self._dirty = self._freed = True
 
@@ -447,19 +463,17 @@ class KubeScheduler:
             core = self._begin(placer, world, at_s)
         elif not self.choice.keeps_books:  # masks are others than before
             core.go_on_by(core.config, anew=True)
-            self._planner.changed = True
+            if self._planner is not None:
+                self._planner.changed = True
         self._core_of, self._seen_version = placer, self.fleet.version
         return core
 
     def _begin(self, placer: Placer, world: CoreWorld | None, at_s: float) -> Core:
         """A core that knows nothing yet: it will be told all that is."""
         self._book.clear(self.core, at_s)
+        self._departures.forget_told()
         self._queueing.stir_all()
-        if self.choice is None or world is None:
-            planner = self._planner = self._gang_planner()
-            core = Core(core_config(self.fleet.order, planner))
-        else:
-            core = Core(self._chosen(world, self.choice))
+        core = Core(self._config(world))
         core.now_s = at_s
         self._core_of, self._world = placer, world
         self._budgets_told = {}
@@ -467,21 +481,70 @@ class KubeScheduler:
         self.dialogue.begin(core)
         return core
 
-    def _chosen(self, world: CoreWorld, choice: CoreChoice) -> CoreConfig:
-        scheduler, quota = choice.build(world.cluster, world.queues)
-        self._planner = CorePlanner(
-            scheduler, self._book.works, self._is_to_plan, self._masks, self.diagnosis
-        )
+    def _config(self, world: CoreWorld | None) -> CoreConfig:
+        seating, self._gang = None, None
         ours = self._job_is_ours
-        return chosen_core(world, choice, self._planner, quota, self._masks, ours)
+        if self.choice is None or world is None:
+            seating = self._seating(self.domains)
+            self._gang = Gang(seats=seating.at, patience_s=self._patience_s, queues=self._rules)
+            self._planner = self._core_planner(self._gang, seating)
+            return core_config(self.fleet.order, self._planner, self._planner.eligible)
+        scheduler, quota = self.choice.build(world.cluster, world.queues)
+        self._planner = self._core_planner(scheduler, None)
+        return chosen_core(world, self.choice, self._planner, quota, self._planner.eligible, ours)
+
+    def _core_planner(self, scheduler: Planner, seating: Seating | None) -> CorePlanner:
+        """With `seating` the guard need not ask who is on nodes now: the plan knows who will be."""
+        masks = WorkloadEligibility(self._book.works, self._lasting)
+        if seating is None:
+            masks = WorkloadEligibility(self._book.works, self._open_to, self._apart)
+        return CorePlanner(
+            scheduler,
+            self._book.works,
+            self._is_to_plan,
+            masks,
+            self.diagnosis,
+            self._allowed,
+            seating,
+        )
+
+    def _seating(self, domains: Domains) -> Seating:
+        """On an account of its own, within the budgets of `domains`."""
+        planned = PlannedFleet(self.fleet)
+        eligible = self._eligible.beside(planned.fleet)
+        chooser = Chooser(planned.fleet, domains, counts_missing=self.way.moves)
+
+        def allowed(member: WorkloadPod) -> Mask:
+            return self._in_domain(member, eligible.mask(member.pod))
+
+        return Seating(
+            self._book.works,
+            planned,
+            chooser,
+            allowed,
+            self.way.confined,
+            Diagnosis(chooser, eligible),
+        )
+
+    @property
+    def _rules(self) -> QueueRules | None:
+        tree = self.queues.tree
+        if tree is None:
+            return None
+        return QueueRules(
+            tree=tree,
+            preempting=self.queues.preempting,
+            fallback=DEFAULT,
+            user_word=USER_WORD,
+        )
 
     def _told_to_core(self, at_s: float) -> list[Event]:
         """Budgets that changed, places that may be tried anew."""
-        if self.choice is None:
-            return []
         events = list[Event]()
         refused, self._fulfilment.refused = self._fulfilment.refused, []
         events += [JobReleased(at_s=at_s, job_id=job_id) for job_id in refused]
+        if self.choice is None:
+            return events
         now_mw, before_mw = self.domains.budgets_mw, self._budgets_told
         for name in sorted(now_mw.keys() | before_mw.keys()):
             if now_mw.get(name) != before_mw.get(name):
@@ -519,14 +582,36 @@ class KubeScheduler:
 
     def _why(self, member: WorkloadPod) -> PodFinding | None:
         """Of a pod that waits: what the planner found, else what the core says."""
-        job_id = self._book.id_of(member.uid)
-        planner = self._planner
-        found = self._book.rejected.get(job_id) or (
-            planner.finding(member)
-            if isinstance(planner, CorePlanner)
-            else planner.findings.get(job_id)
-        )
-        if found is not None:
-            return found
+        job_id, planner = self._book.id_of(member.uid), self._planner
         job = self.core.jobs.get(job_id) if self.core is not None else None
-        return None if job is None or job.reason is None else finding_of(job.reason)
+        found = self._book.rejected.get(job_id)
+        if found is not None or planner is None or job is None:
+            return found
+        reason = job.reason
+        if job.wanted:
+            return self._comes_later(job.wanted)
+        if job.state is State.HELD:
+            return self.diagnosis.of(member)
+        if reason is not None and reason.code is ReasonCode.WAITING_FOR_TURN and self._gang:
+            kept = self._gang.kept
+            if kept is not None and kept.id != job_id and kept.id in self._book.works:
+                return _behind(self._book.works[kept.id])
+        return planner.finding(member, job_id) or (None if reason is None else finding_of(reason))
+
+    def _comes_later(self, wanted: Iterable[Allocation]) -> PodFinding:
+        """Of a pod that has its place in the plan: what is there still."""
+        going = [
+            uid
+            for one in wanted
+            for held in self.fleet.held_on(self.fleet.order[one.node].name)
+            if (uid := held.uid) in self._leaving.uids or self._departures.goes(uid)
+        ]
+        text = f"{counted(len(set(going)), 'pod')} of lower priority, or lent to, must stop first"
+        return PodFinding(str(ReasonCode.WAITING_FOR_PREEMPTION), text)
+
+
+def _behind(first: Workload) -> PodFinding:
+    key = first.members[0].key
+    facts = f"the gang of {key} ({len(first.members)} pods) came first and has waited for long"
+    unblocks = "wait until it has started, or give the pod a higher priority"
+    return PodFinding(str(ReasonCode.WAITING_FOR_TURN), facts, unblocks)

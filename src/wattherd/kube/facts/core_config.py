@@ -192,7 +192,9 @@ def chosen_core(
     )
 
 
-def core_config(nodes: Sequence[NodeFacts], planner: Planner) -> CoreConfig:
+def core_config(
+    nodes: Sequence[NodeFacts], planner: Planner, eligible: Eligibility | None = None
+) -> CoreConfig:
     """Nodes in the engine's order, without any budget: watts are weighed by who chooses.
 
     A guard of the core's own would count by what the core was told, which is of another moment than
@@ -204,5 +206,6 @@ def core_config(nodes: Sequence[NodeFacts], planner: Planner) -> CoreConfig:
         planner=planner,
         round_s=ONCE_PER_INSTANT,
         curve_of=Uncapped(cluster.gpu_models),
+        eligible=eligible,
         sets_aside=False,  # without budgets nobody waits for watts that never come
     )

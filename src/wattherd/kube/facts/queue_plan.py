@@ -22,6 +22,8 @@ from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 ROOT = "the cluster"
 DEFAULT = "default"
 """The queue of pods that name none."""
+USER_WORD = "namespace"
+"""What a user of a queue is."""
 NO_END = 1e12
 """The user limit factor of a queue that states none."""
 LEAST_PCT = 1e-6

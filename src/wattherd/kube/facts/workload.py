@@ -19,6 +19,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.request import Request
 from wattherd.policy.contract import Share
+from wattherd.policy.schedule.gang import STOPS_NOBODY
 from wattherd.units import plain, seconds
 
 _DEFAULT_GRACE_S = 30.0
@@ -94,8 +95,14 @@ def work_of(
         tenant=first.metadata.namespace,
         user=first.metadata.namespace,
         grace_s=max(grace_s(member.pod) for member in members),
+        labels=_labels(members),
     )
     return Workload(spec, tuple(member for member, _ in pairs))
+
+
+def _labels(members: Sequence[WorkloadPod]) -> tuple[tuple[str, str], ...]:
+    never = any(member.pod.spec.preemption_policy == "Never" for member in members)
+    return (STOPS_NOBODY,) if never else ()
 
 
 def seated_work(

@@ -1,153 +1,310 @@
 """Gangs whole, by priority: the scheduler that clusters of containers are used to.
 
-Jobs are tried by priority, then in order of coming. One that finds no room waits, and whoever fits
-may pass it. A job of higher priority takes the place of less important ones: of as few as will do,
-the lowest and newest first, and of none where that would not help.
+Jobs are tried by priority, then in order of coming; among queues by what each is promised
+(`policy.queue.turns`). One that finds no room waits, and whoever fits may pass it. A job of higher
+priority takes the place of less important ones: of as few as will do, the lowest and newest first,
+and of none where that would not help.
 
 What becomes free would else go to small jobs that came later, again and again, and a large gang
 would never start. So the first gang that has waited for room longer than `patience_s` goes before
 all behind it: these keep off the nodes that it may use until it has started. Nobody is stopped for
-it, and a gang that the nodes could not hold if they were empty holds up nobody.
+it. A gang that the nodes could not hold if they were empty holds up nobody, and so does one that
+waits for watts.
+
+Where a job goes is for `Seats` to say: by how many of its tasks each node could take (`ByRule`),
+or, given by a shell, task by task by a placement policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
+from wattherd.model.cluster import WHOLE_GPU_MILLI
+from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.eligibility import NodeMask, common_mask, inside
-from wattherd.policy.schedule.node_choice import Ints, Place, consolidated, shares_of, whole_tasks
+from wattherd.policy.eligibility import NodeMask, able_nodes, mask_keys, role_masks
+from wattherd.policy.queue.turns import QueueRules, QueueTurns
+from wattherd.policy.schedule.node_choice import Place, consolidated, shares_of, whole_tasks
 
 PATIENCE_S = 600.0
+STOPS_NOBODY = ("preemption-policy", "Never")
+"""The label of a job for which nobody is to be stopped."""
 _MEMORY = "gang"
+_MOST_TRIES = 64
+"""Times that a single task is tried elsewhere because there were no watts where it was to go."""
+_OF_ROOM = (ReasonCode.WAITING_FOR_GPUS, ReasonCode.FRAGMENTED)
+_OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Need = tuple[object, ...]
+
+
+class Seats(Protocol):
+    """Finds places for whole jobs, on an account of what the plan gives to whom."""
+
+    def find(self, job: JobView, closed: NodeMask | None, *, trial: bool) -> list[Share] | Reason:
+        """Shares off the nodes (N,) that are `closed`, or why there are none; then `follow`.
+
+        In a `trial` nobody will be told why.
+        """
+        ...
+
+    def follow(self, job: JobView) -> None:
+        """What the plan gives this job may have changed."""
+        ...
+
+    def need(self, job: JobView) -> Need:
+        """Equal for jobs that find the same places."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByRule:
+    """Implements `Seats` by a rule, on the books of the plan itself."""
+
+    place: Place
+    view: View
+    draft: Draft
+
+    def find(self, job: JobView, closed: NodeMask | None, *, trial: bool) -> list[Share] | Reason:
+        """As many tasks on each node as the rule says."""
+        del trial
+        whole = self.view.gpus_per_node()
+        mask = self.view.eligible(job.spec)
+        within = None if closed is None else np.where(closed, 0, whole)
+        if closed is not None:
+            mask = ~closed if mask is None else mask & ~closed
+        shares = shares_of(job, self.draft, self.place, whole, within, mask)
+        return no_room(job.spec, self.view, self.draft) if shares is None else shares
+
+    def follow(self, job: JobView) -> None:
+        """The plan keeps its own books."""
+
+    def need(self, job: JobView) -> Need:
+        """What it asks for, and where it may go."""
+        spec = job.spec
+        masks = mask_keys(role_masks(self.view, spec))
+        return spec.roles, spec.gpu_models, spec.power_profile, spec.profile, *masks
+
+
+SeatsOf = Callable[[View, Draft], Seats]
+
+
+@dataclass(slots=True, kw_only=True)
 class Gang:
-    """By priority, whole; `place` chooses nodes by how many tasks each could take."""
+    """By priority, whole; among the queues of `queues`, where there are any.
+
+    `place` chooses nodes by how many tasks each could take; `seats` takes its part, where given.
+    """
 
     place: Place = consolidated
+    seats: SeatsOf | None = None
     patience_s: float = PATIENCE_S
+    queues: QueueRules | None = None
+    kept: JobView | None = None
+    """The gang that went before all others at the last plan."""
 
     def plan(self, view: View, draft: Draft) -> None:
-        """Try everybody who waits, in turn."""
-        _Round(self, view, draft, view.memory.setdefault(_MEMORY, {})).run()
+        """Try who may hope, in turn."""
+        seats = ByRule(self.place, view, draft) if self.seats is None else self.seats(view, draft)
+        memory: _Line = view.memory.setdefault(_MEMORY, _Line())
+        _Round(self, view, draft, seats, memory).run()
 
 
-Kept = tuple[JobView, NodeMask | None]
-"""A gang that goes first, and the nodes that are kept for it (None: all)."""
+@dataclass(slots=True)
+class _Line:
+    """Who waits, and since when; what kept them when they were tried last."""
+
+    waiting: dict[str, JobView] = field(default_factory=dict)
+    since_s: dict[str, float] = field(default_factory=dict)
+    lacks: dict[str, ReasonCode] = field(default_factory=dict)
+
+    def drop(self, job_id: str) -> None:
+        self.waiting.pop(job_id, None)
+        self.since_s.pop(job_id, None)
+        self.lacks.pop(job_id, None)
+
+    def join(self, job: JobView, now_s: float) -> None:
+        """One that came waits since it was submitted, one that was stopped from now on."""
+        self.waiting[job.id] = job
+        since_s = now_s if job.service_s(now_s) else job.spec.submit_s
+        self.since_s.setdefault(job.id, since_s)
 
 
 @dataclass(slots=True)
 class _Round:
-    """One look through those who wait; `since_s` is since when each of them does."""
+    """One look through those who wait."""
 
     planner: Gang
     view: View
     draft: Draft
-    since_s: dict[str, float]
-    whole: Ints = field(init=False)
-    kept: Kept | None = None
-    """The gang that goes first, and the nodes that others keep off."""
-    hopeless: dict[object, Reason] = field(default_factory=dict)
+    seats: Seats
+    line: _Line
+    turns: QueueTurns | None = None
+    kept: tuple[JobView, NodeMask | None] | None = None
+    """The gang that goes first, and the nodes that others keep off (None: all)."""
+    hopeless: dict[Need, Reason] = field(default_factory=dict)
     """Needs for which no room was found since something was given back, and why."""
-
-    def __post_init__(self) -> None:
-        """GPUs that nodes have when empty."""
-        self.whole = self.view.gpus_per_node()
+    immovable: set[Need] = field(default_factory=set)
+    """Needs for which nobody could be stopped to any avail, since somebody was stopped."""
+    least_important: int | None = None
+    """The lowest priority of all who run; not known before somebody asks."""
+    fresh: list[JobView] = field(default_factory=list)
+    """Those who came, and those whom watts kept last time."""
 
     def run(self) -> None:
-        live = self.view.live()
-        waiting = sorted((job for job in live if not job.wanted), key=_turn)
-        known = {job.id: self.since_s.get(job.id, self.view.now_s) for job in waiting}
-        self.since_s.clear()
-        self.since_s |= known
-        self.kept = self._out_of_patience(waiting)
-        for job in waiting:
+        everybody = self._hear()
+        self.kept = self._out_of_patience()
+        if (None if self.kept is None else self.kept[0]) is not self.planner.kept:
+            everybody = True  # nodes are for everybody again, or no more
+        self.planner.kept = None if self.kept is None else self.kept[0]
+        for job in self._in_turn(self.line.waiting.values() if everybody else self.fresh):
             refused = self._try(job)
-            if refused is not None and not self._make_room(job, live):
-                self.draft.wait(job, refused)
-            elif job.wanted:
-                self.since_s.pop(job.id, None)
-        self._ask_for_wake(waiting)
+            if refused is None:
+                self.line.drop(job.id)
+                continue
+            self.line.lacks[job.id] = refused.code
+            self.draft.wait(job, refused)
+        self._ask_for_wake()
 
-    def _out_of_patience(
-        self, waiting: Iterable[JobView]
-    ) -> tuple[JobView, NodeMask | None] | None:
-        """The first gang that has waited for too long and would fit if nobody were there."""
-        for job in waiting:
-            tasks = sum(role.count for role in job.spec.roles)
-            late = self.view.now_s - self.since_s[job.id] >= self.planner.patience_s
-            if tasks > 1 and late and self._fits_when_empty(job):
-                return job, common_mask(self.view, job.spec)
+    def _hear(self) -> bool:
+        """Who came, who went; whether there may be room that was not there before."""
+        room = self.planner.seats is None or self.view.woke
+        for job in self.view.left():
+            self.line.drop(job.id)
+            self.seats.follow(job)
+            room = True
+        for job in self.view.entered():
+            self.seats.follow(job)
+            if job.wanted:
+                self.line.drop(job.id)
+            else:
+                self.line.join(job, self.view.now_s)
+                self.fresh.append(job)
+        tried_for_watts = [
+            job
+            for job_id, job in self.line.waiting.items()
+            if self.line.lacks.get(job_id) in _OF_WATTS
+        ]
+        self.fresh += tried_for_watts
+        return room
+
+    def _in_turn(self, trying: Iterable[JobView]) -> Iterable[JobView]:
+        once = list({job.id: job for job in trying}.values())
+        rules = self.planner.queues
+        if rules is None:
+            return sorted(once, key=turn)
+        self.turns = QueueTurns(rules, self.view, self.line.waiting.values(), turn)
+        return self.turns.in_turn(once)
+
+    # The gang that waits too long -----------------------------------------------------------------
+
+    def _out_of_patience(self) -> tuple[JobView, NodeMask | None] | None:
+        """The first gang that has waited for room too long and would fit if nobody were there."""
+        now_s, patience_s = self.view.now_s, self.planner.patience_s
+        late = [
+            job
+            for job_id, job in self.line.waiting.items()
+            if self.line.lacks.get(job_id) in _OF_ROOM
+            and now_s - self.line.since_s[job_id] >= patience_s
+            and _tasks(job.spec) > 1
+        ]
+        for job in sorted(late, key=turn):
+            if self._fits_when_empty(job.spec):
+                return job, self._union(job.spec)
         return None
 
-    def _fits_when_empty(self, job: JobView) -> bool:
-        role, mask = job.spec.roles[0], self.view.eligible(job.spec)
-        room = whole_tasks(role, self.whole, self.whole)
-        models = job.spec.gpu_models
-        if models and role.gpu_count:
-            room = np.where([node.gpu_model in models for node in self.view.nodes()], room, 0)
-        return int(inside(room, mask).sum()) >= role.count
-
-    def _try(self, job: JobView) -> Reason | None:
-        """Start it where there is room; else why not."""
-        key = (job.spec.roles, job.spec.gpu_models, common_mask_key(self.view, job))
-        held_up = self.kept is not None and _turn(self.kept[0]) < _turn(job)
-        if not held_up and key in self.hopeless:
-            return self.hopeless[key]
-        shares = self._shares(job, held_up=held_up)
-        if shares is not None:
-            refused = self.draft.start(job, shares)
-            if refused is None and self.kept is not None and self.kept[0] is job:
-                self.kept = None
-            return refused
-        reason = self._held_up() if held_up else self._no_room(job)
-        if not held_up:
-            self.hopeless[key] = reason
-        return reason
-
-    def _shares(self, job: JobView, *, held_up: bool) -> list[Share] | None:
-        within = None
-        if held_up and self.kept is not None:
-            nodes = self.kept[1]
-            if nodes is None:
-                return None
-            within = inside(self.whole, ~nodes)
-        mask = self.view.eligible(job.spec)
-        return shares_of(job, self.draft, self.planner.place, self.whole, within, mask)
-
-    def _make_room(self, job: JobView, live: Iterable[JobView]) -> bool:
-        """Stop the fewest of lower priority without whom it fits; whether it starts so."""
-        if self.kept is not None and _turn(self.kept[0]) < _turn(job):
-            return False
-        lower = [one for one in live if one.wanted and one.spec.priority < job.spec.priority]
-        if not lower:
-            return False
-        lower.sort(key=lambda one: (one.spec.priority, -one.number))
-        begin = self.draft.mark()
-        taken: list[tuple[JobView, list[Share]]] = []
-        shares = None
-        for victim in lower:
-            taken.append((victim, shares_held(victim)))
-            self.draft.stop(victim, StopReason.PREEMPTED_FOR_PRIORITY)
-            shares = self._shares(job, held_up=False)
-            if shares is not None and self.draft.start(job, shares) is None:
-                break
-        if not job.wanted:
-            self.draft.undo(begin)
-            return False
-        for victim, before in reversed(taken[:-1]):  # the most important first: who need not, stays
-            self.draft.start(victim, before)
-        self.since_s.pop(job.id, None)
-        self.hopeless.clear()
+    def _fits_when_empty(self, spec: JobSpec) -> bool:
+        for number, role in enumerate(spec.roles):
+            room, mask = self._tasks_when_empty(role), able_nodes(self.view, spec, number)
+            if int((room if mask is None else room[mask]).sum()) < role.count:
+                return False
         return True
 
-    def _held_up(self) -> Reason:
+    def _tasks_when_empty(self, role: TaskRole) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """(N,) how many tasks of a role each node has room for with nobody on it."""
+        gpus = self.view.gpus_per_node()
+        nodes = self.view.nodes()
+        room = np.full(len(nodes), role.count, dtype=np.int64)
+        if role.gpu_count:
+            a_gpu = max(1, WHOLE_GPU_MILLI // max(1, role.gpu_milli))
+            room = np.minimum(room, whole_tasks(role, gpus * a_gpu, room))
+        if role.cpu_milli:
+            room = np.minimum(room, [node.cpu_milli // role.cpu_milli for node in nodes])
+        if role.memory_mib:
+            room = np.minimum(room, [node.memory_mib // role.memory_mib for node in nodes])
+        return room
+
+    def _union(self, spec: JobSpec) -> NodeMask | None:
+        """Nodes that any role may use; None: all."""
+        found: NodeMask | None = None
+        for mask in role_masks(self.view, spec) or (None,):
+            if mask is None:
+                return None
+            found = mask if found is None else found | mask
+        return found
+
+    def _held_up(self, job: JobView) -> bool:
+        return self.kept is not None and turn(self.kept[0]) < turn(job)
+
+    # One after the other --------------------------------------------------------------------------
+
+    def _try(self, job: JobView) -> Reason | None:
+        """Start a job, or plan its start for when others have made room; else why not."""
+        refused = None if self.turns is None else self.turns.refused(job)
+        if refused is not None:
+            stops = self.turns is not None and self.turns.stops_for_quota(job)
+            return None if stops and self._make_room(job) else refused
+        need = self.seats.need(job)
+        held_up = self._held_up(job)
+        if not held_up and need in self.hopeless:
+            refused = self.hopeless[need]
+        else:
+            refused = self._begin(job, held_up=held_up)
+        if refused is None:
+            if self.kept is not None and self.kept[0] is job:
+                self.kept = None
+            return None
+        if held_up:
+            return refused
+        self.hopeless[need] = refused
+        return None if self._make_room(job) else refused
+
+    def _begin(self, job: JobView, *, held_up: bool, trial: bool = False) -> Reason | None:
+        """Start a job where there is room for it; else why there is none."""
+        closed = self._closed() if held_up else None
+        if held_up and closed is None:
+            return self._behind()
+        first: Reason | None = None
+        single = _tasks(job.spec) == 1
+        for _ in range(_MOST_TRIES if single else 1):
+            found = self.seats.find(job, closed, trial=trial)
+            if isinstance(found, Reason):
+                return first or (self._behind() if held_up else found)
+            refused = self.draft.start(job, found)
+            self.seats.follow(job)
+            if refused is None or refused.code not in _OF_WATTS:
+                return refused
+            first = first or refused
+            closed = self._without(closed, found)
+        return first
+
+    def _closed(self) -> NodeMask | None:
+        """Nodes that those behind the kept gang keep off; None: there are no others."""
+        return None if self.kept is None or self.kept[1] is None else self.kept[1].copy()
+
+    def _without(self, closed: NodeMask | None, shares: Iterable[Share]) -> NodeMask:
+        if closed is None:
+            closed = np.zeros(len(self.view.nodes()), dtype=np.bool_)
+        closed[[share.node for share in shares]] = True
+        return closed
+
+    def _behind(self) -> Reason:
         first = "" if self.kept is None else self.kept[0].id
         return Reason(
             code=ReasonCode.WAITING_FOR_TURN,
@@ -155,35 +312,116 @@ class _Round:
             unblocks=f"{first} came first and has waited for long",
         )
 
-    def _no_room(self, job: JobView) -> Reason:
-        free, asked = self.draft.free_gpu_total(), job.spec.gpus
-        scattered = free >= asked > 0
-        return make_reason(
-            code=ReasonCode.FRAGMENTED if scattered else ReasonCode.WAITING_FOR_GPUS,
-            since_s=self.view.now_s,
-            asked=asked,
-            in_use=self.view.gpu_total() - free,
-            available=free,
-            unit="GPUs",
-            unblocks="free GPUs on fewer nodes" if scattered else "others end",
-        )
+    # Room that others make ------------------------------------------------------------------------
 
-    def _ask_for_wake(self, waiting: Iterable[JobView]) -> None:
+    def _make_room(self, job: JobView) -> bool:
+        """Stop the fewest without whom it fits, of those who matter less; whether there are any."""
+        if STOPS_NOBODY in job.spec.labels or self._held_up(job):
+            return False
+        case = (*self.seats.need(job), job.spec.priority, job.spec.queue, job.spec.user)
+        if case in self.immovable:
+            return False
+        begin = self.draft.mark()
+        taken: list[tuple[JobView, list[Share]]] = []
+        for victim in self._may_stop(job):
+            taken.append((victim, shares_held(victim)))
+            self._stop(job, victim)
+            if self._fits(job):
+                break
+        else:
+            self.draft.undo(begin)
+            for victim, _ in taken:
+                self._is_back(victim)
+            self.immovable.add(case)
+            return False
+        # The most important first: who need not go, stays.
+        for victim, before in reversed(taken[:-1]):
+            if self.draft.start(victim, before) is not None:
+                continue
+            self._is_back(victim)
+            if not self._fits(job):
+                self._stop(job, victim)
+        self._begin(job, held_up=False)
+        stopped = [victim for victim, _ in taken if not victim.wanted]
+        for victim in stopped:
+            self.line.join(victim, self.view.now_s)
+        self.hopeless.clear()
+        self.immovable.clear()
+        return bool(job.wanted)
+
+    def _may_stop(self, job: JobView) -> list[JobView]:
+        """In order."""
+        if self.turns is not None:
+            return self.turns.may_stop(job, [one for one in self.view.live() if one.wanted])
+        if self.least_important is None:
+            there = (one.spec.priority for one in self.view.live() if one.wanted)
+            self.least_important = min(there, default=job.spec.priority)
+        if self.least_important >= job.spec.priority:
+            return []
+        lower = [
+            one for one in self.view.live() if one.wanted and one.spec.priority < job.spec.priority
+        ]
+        return sorted(lower, key=lambda one: (one.spec.priority, -one.number))
+
+    def _stop(self, job: JobView, victim: JobView) -> None:
+        lower = victim.spec.priority < job.spec.priority
+        if self.turns is not None:
+            self.turns.book(victim, -1)
+        self.draft.stop(
+            victim, StopReason.PREEMPTED_FOR_PRIORITY if lower else StopReason.RECLAIMED
+        )
+        self.seats.follow(victim)
+
+    def _is_back(self, victim: JobView) -> None:
+        self.seats.follow(victim)
+        if self.turns is not None:
+            self.turns.book(victim)
+
+    def _fits(self, job: JobView) -> bool:
+        """Whether it could start now; it does not."""
+        if self.turns is not None and self.turns.refused(job) is not None:
+            return False
+        mark = self.draft.mark()
+        fits = self._begin(job, held_up=False, trial=True) is None
+        self.draft.undo(mark)
+        self.seats.follow(job)
+        return fits
+
+    def _ask_for_wake(self) -> None:
         """Patience ends without any event."""
         now_s, patience_s = self.view.now_s, self.planner.patience_s
         ends = [
-            self.since_s[job.id] + patience_s
-            for job in waiting
-            if job.id in self.since_s and sum(role.count for role in job.spec.roles) > 1
+            self.line.since_s[job_id] + patience_s
+            for job_id, job in self.line.waiting.items()
+            if _tasks(job.spec) > 1
         ]
-        later = [at_s for at_s in ends if at_s > now_s]
+        later = [at_s for at_s in ends if now_s < at_s < np.inf]
         if later:
             self.draft.wake_at(min(later))
 
 
-def _turn(job: JobView) -> tuple[int, int]:
+def turn(job: JobView) -> tuple[int, int]:
     """By priority, then in order of coming."""
     return -job.spec.priority, job.number
+
+
+def _tasks(spec: JobSpec) -> int:
+    return sum(role.count for role in spec.roles)
+
+
+def no_room(spec: JobSpec, view: View, draft: Draft) -> Reason:
+    """There are too few free GPUs, or they are scattered."""
+    free, asked = draft.free_gpu_total(), spec.gpus
+    scattered = free >= asked > 0
+    return make_reason(
+        code=ReasonCode.FRAGMENTED if scattered else ReasonCode.WAITING_FOR_GPUS,
+        since_s=view.now_s,
+        asked=asked,
+        in_use=view.gpu_total() - free,
+        available=free,
+        unit="GPUs",
+        unblocks="free GPUs on fewer nodes" if scattered else "others end",
+    )
 
 
 def shares_held(job: JobView) -> list[Share]:
@@ -191,9 +429,3 @@ def shares_held(job: JobView) -> list[Share]:
     return [
         Share(node=one.node, tasks=one.tasks, role=one.role, gpus=one.gpus) for one in job.wanted
     ]
-
-
-def common_mask_key(view: View, job: JobView) -> bytes:
-    """Equal for jobs that may use the same nodes with all of their roles."""
-    mask = common_mask(view, job.spec)
-    return b"" if mask is None else mask.tobytes()

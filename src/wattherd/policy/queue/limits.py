@@ -6,7 +6,7 @@ share of a GPU counts as a GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
@@ -16,12 +16,13 @@ from wattherd.policy.queue.tree import ROUNDING, QueuePlace, QueueTree, quota_ex
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Of `tree` on a cluster of `total` GPUs, of which `usage` is held, less what is `freed`."""
+    """Of `tree` on a cluster of `total` GPUs, of which `usage` is held."""
 
     tree: QueueTree
     total: int
     usage: Usage
-    freed: Usage = field(default_factory=Usage)
+    user_word: str = "user"
+    """What users are called where reasons are read."""
 
     def refused(self, spec: JobSpec, gpus: int, now_s: float) -> Reason | None:
         """Why quota keeps a work of `gpus` GPUs from starting now, or None."""
@@ -30,7 +31,7 @@ class QueueLimits:
         if never is not None or not gpus or place is None:
             return never
         for name in place.ancestors:
-            used = self.usage.queues[name] - self.freed.queues[name]
+            used = self.usage.queues[name]
             share = self.tree[name].maximum
             most = share * self.total
             if share < 1 and used + gpus > most + ROUNDING:
@@ -40,11 +41,11 @@ class QueueLimits:
 
     def _beyond_user(self, user: str, gpus: int, place: QueuePlace, now_s: float) -> Reason | None:
         most, key = place.user_most(self.total), (place.queue.name, user)
-        used = self.usage.users[key] - self.freed.users[key]
+        used = self.usage.users[key]
         if used + gpus <= most + ROUNDING:
             return None
         why = (
-            f"namespace {user!r} may hold {most:g} GPUs of queue {place.queue.name!r}; "
+            f"{self.user_word} {user!r} may hold {most:g} GPUs of queue {place.queue.name!r}; "
             "raise its userLimitFactor, or use another queue"
         )
         return quota_exceeded(gpus, used, most, why, now_s)

@@ -1,48 +1,57 @@
 """Whose turn it is among capacity queues, who must wait for quota, and who gives back; pure.
 
-The arithmetic is the core's (`policy.queue`): the most under-served queue first, maxima and user
-limits on the way to the root, and what is lent is taken back by those who are promised it. Within a
-queue works go by priority, then in order of coming; only there does priority stop others: for room,
-and for quota where the queue says so. A share of a GPU counts as a GPU.
+The most under-served queue goes first, maxima and user limits hold on the way to the root, and what
+is lent is taken back by those who are promised it. Within a queue jobs go by priority, then in
+order of coming; only there does priority stop others: for room, and for quota where the queue says
+so. A share of a GPU counts as a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
-from wattherd.kube.facts.queue_limits import QueueLimits
-from wattherd.kube.facts.queue_plan import DEFAULT
-from wattherd.kube.facts.workload import FOREIGN
 from wattherd.model.reason import Reason
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served
+from wattherd.policy.queue.limits import QueueLimits
 from wattherd.policy.queue.order import vector_of
 from wattherd.policy.queue.tree import ROUNDING, QueueTree
 
+_LEAST = 1e-6
+"""GPUs that a queue may be promised less, for others to be promised next to nothing."""
 Turn = Callable[[JobView], tuple[int, int]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """A tree of promises, and in which of its queues the important stop others for quota, too.
+
+    What runs in a queue that is no more counts in the queue `fallback`. Reasons call users by
+    `user_word`.
+    """
+
+    tree: QueueTree
+    preempting: frozenset[str] = frozenset()
+    fallback: str = "default"
+    user_word: str = "user"
+
+
 class QueueTurns:
-    """One plan among the queues of `tree`; `turn` orders works of one queue."""
+    """One plan among the queues of `rules`; `turn` orders jobs of one queue."""
 
     def __init__(
-        self,
-        tree: QueueTree,
-        view: View,
-        waiting: Iterable[JobView],
-        turn: Turn,
-        preempting: AbstractSet[str] = frozenset(),
+        self, rules: QueueRules, view: View, waiting: Iterable[JobView], turn: Turn
     ) -> None:
-        """Count what is held, and who waits; in some queues quota is no bar to the important."""
-        self._tree, self._turn, self._now_s = tree, turn, view.now_s
-        self._preempting = preempting
+        """Count what is held, and who waits."""
+        tree = rules.tree
+        self._rules, self._tree, self._turn, self._now_s = rules, tree, turn, view.now_s
         self._total = int(view.gpus_per_node().sum())
         self._usage = Usage()
         demand: dict[str, float] = {}
         for job in view.live():
             if job.wanted:
-                self._book(self._usage, job)
+                self.book(job)
         for place in tree.leaves:
             demand[place.queue.name] = float(self._usage.queues[place.queue.name])
         for job in waiting:
@@ -53,14 +62,16 @@ class QueueTurns:
 
     def _leaf(self, job: JobView) -> str:
         """Its queue; what runs in one that is no more is in the default queue."""
-        place = self._tree.leaf(job.spec.queue) or self._tree.leaf(DEFAULT)
+        place = self._tree.leaf(job.spec.queue) or self._tree.leaf(self._rules.fallback)
         return "" if place is None else place.queue.name
 
-    def _book(self, usage: Usage, job: JobView) -> None:
+    def book(self, job: JobView, sign: int = 1) -> None:
+        """Count what the plan gives a job, or (-1) do not count it any more."""
         place = self._tree.leaf(self._leaf(job))
         if place is not None:
             gpus = sum(len(one.gpus) for one in job.wanted)
-            usage.add(place, job.spec.user, gpus, vector_of(job.wanted))
+            vector = tuple(sign * part for part in vector_of(job.wanted))
+            self._usage.add(place, job.spec.user, sign * gpus, vector)
 
     def in_turn(self, trying: Iterable[JobView]) -> Iterator[JobView]:
         """Those who are `trying`, in order; who was started meanwhile counts for the next."""
@@ -75,19 +86,17 @@ class QueueTurns:
                 del lines[leaf]
             yield job
             if job.wanted:
-                self._book(self._usage, job)
+                self.book(job)
 
-    def refused(self, job: JobView, without: Iterable[JobView] = ()) -> Reason | None:
-        """Why quota keeps a work from starting now, or would if some were stopped; or None."""
-        freed = Usage()
-        for one in without:
-            self._book(freed, one)
-        limits = QueueLimits(self._tree, self._total, self._usage, freed)
+    def refused(self, job: JobView) -> Reason | None:
+        """Why quota keeps a job from starting now, or None."""
+        word = self._rules.user_word
+        limits = QueueLimits(self._tree, self._total, self._usage, user_word=word)
         return limits.refused(job.spec, job.spec.gpus, self._now_s)
 
     def stops_for_quota(self, job: JobView) -> bool:
-        """Whether its queue has less important works stopped where quota is what is lacking."""
-        return self._leaf(job) in self._preempting
+        """Whether its queue has less important jobs stopped where quota is what is lacking."""
+        return self._leaf(job) in self._rules.preempting
 
     def may_stop(self, job: JobView, running: Iterable[JobView]) -> list[JobView]:
         """Of those `running`, who may be stopped for `job`, in order.
@@ -110,7 +119,7 @@ class QueueTurns:
         if place is None or not gpus:
             return False
         promised = max(place.guaranteed * self._total, self._ideals.get(leaf, 0.0))
-        return self._usage.queues[leaf] + gpus <= promised + ROUNDING
+        return self._usage.queues[leaf] + gpus <= promised + _LEAST
 
     def _borrowers(self, own: str, running: Iterable[JobView]) -> list[JobView]:
         over = over_served(self._tree, self._usage, self._ideals, self._total, dead_zone=0.0)
@@ -118,8 +127,7 @@ class QueueTurns:
         for one in sorted(running, key=_least_first):
             leaf = self._leaf(one)
             gpus = sum(len(each.gpus) for each in one.wanted)
-            lends = leaf != own and gpus and one.spec.priority < FOREIGN
-            if lends and over.get(leaf, 0.0) > ROUNDING:
+            if leaf != own and gpus and over.get(leaf, 0.0) > ROUNDING:
                 over[leaf] -= gpus
                 found.append(one)
         return found
