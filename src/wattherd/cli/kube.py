@@ -110,12 +110,12 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--scheduler",
     default="",
-    help="Who runs, and where: see `policies`; else pods one by one, by --placement.",
+    help="Who runs, and where: see `policies`; else gangs by priority, by --placement.",
 )
 @click.option(
     "--power",
     default="",
-    help="Watts for whom: see `policies`; water-filling where a --scheduler is named.",
+    help="Watts for whom: see `policies`; water-filling if none is named.",
 )
 @click.option("--name", default="wattherd", show_default=True, help="As pods call it.")
 @click.option("--dashboard", help="ADDRESS:PORT of this machine for pages, and POST /simulate.")

@@ -102,8 +102,9 @@ class CommandExecutor:
         """Those pods of a work that are ours to stop must go."""
         work = self.book.works.get(job_id)
         for member in () if work is None else work.members:
-            ours = self.way.is_ours(self.pods.get(member.uid, member.pod))
-            if ours and member.uid not in self.leaving.uids:
+            pod = self.pods.get(member.uid, member.pod)
+            goes = pod.metadata.deletion_timestamp is not None or member.uid in self.leaving.uids
+            if self.way.is_ours(pod) and not goes:
                 self.leaving.add([member.uid], why)
                 self.queueing.stir(member.uid)
                 self.evicts = True

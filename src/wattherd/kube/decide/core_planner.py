@@ -93,12 +93,14 @@ class CorePlanner:
     """Where it finds places on an account of ours, that account."""
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
+    only_seats: bool = False
+    """Whether nobody is to be planned yet but who is on a node."""
     unseated: dict[str, JobView] = field(default_factory=dict)
     """Works whose pods are on nodes, for which the guard finds too little."""
     _aside: dict[str, JobView] = field(default_factory=dict)
     """Works that hold devices and are nobody's to move."""
     _lost: dict[str, JobView] = field(default_factory=dict)
-    """Those whose planned places turned out to be taken."""
+    """Those whose planned places turned out to be taken, or that the scheduler has not seen."""
     _shown: dict[str, None] = field(default_factory=dict)
     """Jobs that the scheduler knows of."""
 
@@ -121,6 +123,10 @@ class CorePlanner:
         entered += self._sit_down(view, draft)
         entered += [job for job in self._lost.values() if job not in entered]
         self._lost.clear()
+        if self.only_seats:
+            self._lost.update((job.id, job) for job in entered)
+            self.eligible.end()
+            return
         left = [job for job in view.left() if job.id in self._shown]
         for job in left:
             del self._shown[job.id]

@@ -10,8 +10,8 @@ A scheduler of `policy.schedule` plans, through a `CorePlanner`. What the core o
 once more on the account as it was last heard (`CorePlaces`).
 
 With a `CoreChoice` the core leads: it keeps the budgets, by the power policy that was chosen, and
-`BudgetEnforcer` stays as the backstop for caps that are not kept. Without one `Gang` plans, and the
-core is told of no budget: whom budgets let start is weighed by `Chooser`, whom they stop by
+`BudgetEnforcer` stays as the backstop for caps that are not kept. Without one, in the modes in which
+others bind pods, `Gang` plans, and the core is told of no budget: whom budgets let start is weighed by `Chooser`, whom they stop by
 `BudgetEnforcer`.
 """
 
@@ -62,6 +62,7 @@ from wattherd.kube.facts.core_config import (
     chosen_core,
     core_config,
     core_world,
+    planned_caps_w,
 )
 from wattherd.kube.facts.domain_tree import DomainTree
 from wattherd.kube.facts.finding import PodFinding, counted
@@ -73,7 +74,7 @@ from wattherd.kube.facts.queue_plan import DEFAULT, USER_WORD, QueueState
 from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
-from wattherd.model.event import BudgetChanged, Event, JobReleased, Woke
+from wattherd.model.event import BudgetChanged, Event, JobReleased, JobSubmitted, Woke
 from wattherd.model.reason import ReasonCode
 from wattherd.policy.contract import Planner
 from wattherd.policy.queue.turns import QueueRules
@@ -110,6 +111,8 @@ class KubeScheduler:
         self.volumes = Volumes()
         self.dialogue = CoreDriver()
         self.domains = Domains(budgets_mw or {})
+        self._planned_domains = Domains({})
+        """Where a core leads: what it is told, with nothing saved by caps of the moment."""
         self.name = name
         self.way = way or ByBinding(name)
         self.nodes_of = DomainNodes(fleet, self.domains)
@@ -134,6 +137,8 @@ class KubeScheduler:
         self._world: CoreWorld | None = None
         self._seen_version = -1
         self._budgets_told: dict[str, int] = {}
+        self._fresh = True
+        """Whether the core has heard nothing yet."""
         self._leaving = Evictions(fleet, self._pods)
         self._departures = Departures(self._pods)
         self._fulfilment = CommandExecutor(
@@ -329,9 +334,10 @@ class KubeScheduler:
         events += self._caps.heard(at_s)  # after runs that ended: so watts come back in turn
         if planner is not self._planner:
             everybody = True
+        made = self._seat_first(events, at_s)
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
-        made = self._fulfilment.of(events, at_s)
+        made += self._fulfilment.of(events, at_s)
         seating = None if self._planner is None else self._planner.seating
         again = seating is not None and seating.look_again()
         self._dirty |= seating is not None and bool(seating.stale)
@@ -340,6 +346,26 @@ class KubeScheduler:
         orders = stops + self._leaving.orders() + made
         told = self._queueing.waiting if everybody or again else news.waiting
         return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
+
+    def _seat_first(self, events: list[Event], at_s: float) -> list[Order]:
+        """Who is on a node draws, whatever the budgets are: a new core hears of budgets later.
+
+        It then brings them to fit: by caps, else it stops the least important.
+        """
+        planner, fresh, self._fresh = self._planner, self._fresh, False
+        if planner is None or not fresh or self.choice is None:
+            return []
+        works = self._book.works
+        facts: list[Event] = [
+            one for one in events if isinstance(one, JobSubmitted) and works[one.job.id].seated
+        ]
+        if not facts:
+            return []
+        events[:] = [one for one in events if one not in facts]
+        planner.only_seats = True
+        made = self._fulfilment.of([*facts, Woke(at_s=at_s, key=WAKE)], at_s)
+        planner.only_seats = False
+        return made
 
     @property
     def core(self) -> Core | None:
@@ -462,7 +488,8 @@ class KubeScheduler:
         if core is None or world != self._world:
             core = self._begin(placer, world, at_s)
         elif not self.choice.keeps_books:  # masks are others than before
-            core.go_on_by(core.config, anew=True)
+            if self._gang is None:  # which remembers no mask
+                core.go_on_by(core.config, anew=True)
             if self._planner is not None:
                 self._planner.changed = True
         self._core_of, self._seen_version = placer, self.fleet.version
@@ -476,22 +503,30 @@ class KubeScheduler:
         core = Core(self._config(world))
         core.now_s = at_s
         self._core_of, self._world = placer, world
-        self._budgets_told = {}
+        self._budgets_told, self._fresh = {}, True
         self._caps.forget_all()
         self.dialogue.begin(core)
         return core
 
     def _config(self, world: CoreWorld | None) -> CoreConfig:
-        seating, self._gang = None, None
+        self._gang = None
         ours = self._job_is_ours
         if self.choice is None or world is None:
-            seating = self._seating(self.domains)
-            self._gang = Gang(seats=seating.at, patience_s=self._patience_s, queues=self._rules)
-            self._planner = self._core_planner(self._gang, seating)
-            return core_config(self.fleet.order, self._planner, self._planner.eligible)
-        scheduler, quota = self.choice.build(world.cluster, world.queues)
-        self._planner = self._core_planner(scheduler, None)
-        return chosen_core(world, self.choice, self._planner, quota, self._planner.eligible, ours)
+            planner = self._gang_planner(self.domains, {})
+            return core_config(self.fleet.order, planner, planner.eligible)
+        if self.choice.build is None:
+            caps_w = planned_caps_w(world.floors_w, self.choice.curve_of)
+            planner, quota = self._gang_planner(self._planned_domains, caps_w), None
+        else:
+            scheduler, quota = self.choice.build(world.cluster, world.queues)
+            planner = self._planner = self._core_planner(scheduler, None)
+        return chosen_core(world, self.choice, planner, quota, planner.eligible, ours)
+
+    def _gang_planner(self, domains: Domains, caps_w: Mapping[str, float]) -> CorePlanner:
+        seating = self._seating(domains, caps_w)
+        self._gang = Gang(seats=seating.at, patience_s=self._patience_s, queues=self._rules)
+        made = self._planner = self._core_planner(self._gang, seating)
+        return made
 
     def _core_planner(self, scheduler: Planner, seating: Seating | None) -> CorePlanner:
         """With `seating` the guard need not ask who is on nodes now: the plan knows who will be."""
@@ -508,11 +543,14 @@ class KubeScheduler:
             seating,
         )
 
-    def _seating(self, domains: Domains) -> Seating:
-        """On an account of its own, within the budgets of `domains`."""
+    def _seating(self, domains: Domains, caps_w: Mapping[str, float]) -> Seating:
+        """On an account of its own, within the budgets of `domains`.
+
+        GPUs of models in `caps_w` can be brought down to so many watts.
+        """
         planned = PlannedFleet(self.fleet)
         eligible = self._eligible.beside(planned.fleet)
-        chooser = Chooser(planned.fleet, domains, counts_missing=self.way.moves)
+        chooser = Chooser(planned.fleet, domains, counts_missing=self.way.moves, caps_w=caps_w)
 
         def allowed(member: WorkloadPod) -> Mask:
             return self._in_domain(member, eligible.mask(member.pod))
@@ -545,14 +583,31 @@ class KubeScheduler:
         events += [JobReleased(at_s=at_s, job_id=job_id) for job_id in refused]
         if self.choice is None:
             return events
-        now_mw, before_mw = self.domains.budgets_mw, self._budgets_told
+        now_mw, before_mw = self._budgets_to_tell(), self._budgets_told
         for name in sorted(now_mw.keys() | before_mw.keys()):
             if now_mw.get(name) != before_mw.get(name):
                 mw = now_mw.get(name)
                 watts = None if mw is None else mw / 1000
                 events.append(BudgetChanged(at_s=at_s, budget_w=watts, domain=name))
         self._budgets_told = dict(now_mw)
+        self._planned_domains.budgets_mw = dict(now_mw)
+        self._planned_domains.tree = self.domains.tree
         return events
+
+    def _budgets_to_tell(self) -> dict[str, int]:
+        """Budgets less the watts of pods on nodes that the core could not seat."""
+        left = dict(self.domains.budgets_mw)
+        unseated = () if self._planner is None else self._planner.unseated
+        columns = self.chooser.columns() if unseated else None
+        for work in (self._book.works[one] for one in unseated if one in self._book.works):
+            for seat in (seat for uid in work.uids for seat in self.fleet.seats(uid)):
+                if columns is None or not seat.gpus:
+                    continue
+                mw = len(seat.gpus) * int(columns.rise_mw[seat.node])
+                for name in self.domains.tree.path(self.fleet.order[seat.node].domain):
+                    if name in left:
+                        left[name] = max(0, left[name] - mw)
+        return left
 
     def _is_to_plan(self, work: Workload) -> bool:
         """Whether a work that has its place is ours to move, and not on its way out already."""

@@ -106,6 +106,14 @@ def _lowest_cap_w(facts: NodeFacts) -> float:
         return 0.0
 
 
+def planned_caps_w(floors_w: Mapping[str, float], curve_of: CurveOf) -> dict[str, float]:
+    """By GPU model that can be capped: the watts to which a plan may bring each of its GPUs."""
+    any_job = JobSpec(id="any", submit_s=0.0)
+    return {
+        model: max(floor_w, curve_of(any_job, model).floor_w) for model, floor_w in floors_w.items()
+    }
+
+
 def power_tree(nodes: Sequence[NodeFacts], tree: DomainTree) -> PowerTree | None:
     """The power domains above `nodes`, without budgets; None where there are none but the site."""
     fed: dict[str, list[str]] = {}
@@ -137,13 +145,14 @@ BuiltPlanner = tuple[Planner, Quota | None]
 class CoreChoice:
     """A scheduler and a power policy of the core, ready to be built; `name` is for people.
 
-    `build` makes the planner of a cluster with these queues (None: no Queue objects) and the quota
-    that the guard keeps; `curve_of` are power curves by kind of job. One that `keeps_books` of who
-    has which device is not begun anew beside what runs.
+    Without `build` gangs are planned by priority and placed by the placement policy. Else it makes
+    the planner of a cluster with these queues (None: no Queue objects) and the quota that the guard
+    keeps. `curve_of` are power curves by kind of job. One that `keeps_books` of who has which
+    device is not begun anew beside what runs.
     """
 
     name: str
-    build: Callable[[ClusterSpec, QueueTree | None], BuiltPlanner]
+    build: Callable[[ClusterSpec, QueueTree | None], BuiltPlanner] | None
     power: Callable[[], PowerPolicy]
     curve_of: CurveOf
     keeps_books: bool = False

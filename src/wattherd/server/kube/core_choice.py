@@ -22,9 +22,8 @@ from wattherd.spelling import hint_for
 from wattherd.workload.power_profiles import built_in
 
 GANG = "gang"
-"""The scheduler where only a power policy is named."""
 POWER = "water-filling"
-"""The power policy where only a scheduler is named."""
+"""The power policy where none is named."""
 KEEP_BOOKS = frozenset({"hived"})
 """Schedulers that know by themselves who has which device."""
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
@@ -41,25 +40,36 @@ def schedulers() -> list[str]:
     return sorted(preset("none").schedulers)
 
 
-def core_choice(scheduler: str, power: str = POWER, patience_s: float = PATIENCE_S) -> CoreChoice:
+def core_choice(
+    scheduler: str = "", power: str = POWER, patience_s: float = PATIENCE_S
+) -> CoreChoice:
     """A scheduler and a power policy by name; `patience_s` is for those who have any.
+
+    Without a scheduler gangs are planned by priority and placed by the placement policy.
 
     Raises:
         UserError: there is none of that name.
     """
+    if not scheduler:
+        power_policy(power)
+        made, name = POWER_POLICIES[power], f"gangs by priority, {power}"
+        return CoreChoice(name=name, build=None, power=made, curve_of=_curve_of)
     if scheduler not in schedulers():
         hint = hint_for(scheduler, schedulers())
         raise UserError(f"unknown scheduler {scheduler!r}", field="--scheduler", hint=hint)
     power_policy(power)
-    choice = CoreChoice(
+
+    def build(cluster: ClusterSpec, queues: QueueTree | None) -> BuiltPlanner:
+        return _built(scheduler, cluster, queues, patience_s)
+
+    build(_TRIAL, None)  # what cannot be built is told now, not on the cluster
+    return CoreChoice(
         name=f"{scheduler}, {power}",
-        build=lambda cluster, queues: _built(scheduler, cluster, queues, patience_s),
+        build=build,
         power=POWER_POLICIES[power],
         curve_of=_curve_of,
         keeps_books=scheduler in KEEP_BOOKS,
     )
-    choice.build(_TRIAL, None)  # what cannot be built is told now, not on the cluster
-    return choice
 
 
 def _built(

@@ -35,7 +35,7 @@ from wattherd.kube.live.watt_claims import LiveClaims
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request, TracePod
 from wattherd.server.kube.budgets import open_timetable
-from wattherd.server.kube.core_choice import GANG, POWER, core_choice
+from wattherd.server.kube.core_choice import POWER, core_choice
 from wattherd.server.kube.shell_metrics import ShellMetrics
 from wattherd.units import seconds, watts
 from wattherd.workload.openb import read_pods
@@ -88,9 +88,7 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
     access, identity = find_access(options.kubeconfig, options.context), an_identity()
     budgets = budgets_mw(options.budgets)
     patience_s = seconds(options.patience, field="--patience")
-    choice = None
-    if options.scheduler or options.power:
-        choice = core_choice(options.scheduler or GANG, options.power or POWER, patience_s)
+    choice = core_choice(options.scheduler, options.power or POWER, patience_s)
     scheduler = KubeScheduler(
         fleet_of(options),
         budgets,
