@@ -10,9 +10,9 @@ A scheduler of `policy.schedule` plans, through a `CorePlanner`. What the core o
 once more on the account as it was last heard (`CorePlaces`).
 
 With a `CoreChoice` the core leads: it keeps the budgets, by the power policy that was chosen, and
-`BudgetEnforcer` stays as the backstop for caps that are not kept. Without one, in the modes in which
-others bind pods, `Gang` plans, and the core is told of no budget: whom budgets let start is weighed by `Chooser`, whom they stop by
-`BudgetEnforcer`.
+`BudgetEnforcer` stays as the backstop for caps that are not kept. Without one, in the modes in
+which others bind pods, `Gang` plans, and the core is told of no budget: whom budgets let start is
+weighed by `Chooser`, whom they stop by `BudgetEnforcer`.
 """
 
 from __future__ import annotations
