@@ -24,10 +24,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import eligibility_key
-from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served, user_limit
+from wattherd.policy.queue.capacity import NOTHING, Usage, ideal, next_leaf, over_served, user_limit
+from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import (
@@ -49,6 +51,9 @@ from wattherd.policy.queue.tree import (
 )
 
 Alike = tuple[object, ...]
+Held = tuple[Allocation, ...]
+KEPT_AMOUNTS = 1000
+"""Amounts of jobs that are gone, which are kept until there are more."""
 NEXT_STEP_S = 1.0
 """Between a stop and the notice to the next, where a gang is owed more than one step gives back."""
 
@@ -74,6 +79,10 @@ class _Memory:
     shapes: GangShapes = field(default_factory=GangShapes)
     made: int = 0
     """Holds made so far."""
+    amounts: dict[str, tuple[tuple[Allocation, ...], tuple[int, Vector]]] = field(
+        default_factory=dict
+    )
+    """What running jobs hold: as allocations, and their GPUs and resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +140,47 @@ class _Cycle:
     # Who holds and who waits ----------------------------------------------------------------------
 
     def _sort(self) -> None:
+        # Summed by leaf and user before the books of all queues above are written: most plans see
+        # many jobs that run as they did, of few users.
+        held: dict[tuple[str, str], int] = {}
+        vectors: dict[tuple[str, str], list[float]] = {}
         for job in self.jobs.values():
+            if not job.wanted:
+                self._line_up(job, self.tree.leaf(job.spec.queue))
+                continue
+            gpus, vector = self._amount(job)
             place = self.tree.leaf(job.spec.queue)
-            if job.wanted and place is not None:
-                self.usage.add(place, job.spec.user, gpus_of(job), vector_of(job.wanted))
-            elif not job.wanted:
-                self._line_up(job, place)
+            if place is None:
+                continue
+            key = place.queue.name, job.spec.user
+            held[key] = held.get(key, 0) + gpus
+            sums = vectors.get(key)
+            if sums is None:
+                sums = vectors[key] = list(NOTHING)
+            for column, more in enumerate(vector):
+                sums[column] += more
+        for (name, user), gpus in held.items():
+            self.usage.add(self.tree[name], user, gpus, vectors[name, user])
+        self._forget_amounts()
         balanced = self.reclaim is not None and self.reclaim.balance
         used = None if balanced else self.usage.queues
         self.ideals = ideal(self.tree, self.total, self._demand(), used)
+
+    def _amount(self, job: JobView) -> tuple[int, Vector]:
+        """GPUs and all resources of a running job, worked out once for each place."""
+        known = self.memory.amounts.get(job.id)
+        if known is not None and known[0] is job.wanted:
+            return known[1]
+        amount = gpus_of(job), vector_of(job.wanted)
+        self.memory.amounts[job.id] = job.wanted, amount
+        return amount
+
+    def _forget_amounts(self) -> None:
+        """Drop what was worked out of jobs that are gone."""
+        amounts = self.memory.amounts
+        if len(amounts) > 2 * len(self.jobs) + KEPT_AMOUNTS:
+            for gone in [job_id for job_id in amounts if job_id not in self.jobs]:
+                del amounts[gone]
 
     def _line_up(self, job: JobView, place: QueuePlace | None) -> None:
         """Into the line of its leaf, unless that is unknown or stopped."""
@@ -453,7 +494,11 @@ class _Cycle:
             over = over_served(
                 self.tree, self.usage, self.ideals, self.total, dead_zone=self.reclaim.dead_zone
             )
-        able = [job for job in self.jobs.values() if job.wanted and self._leaf(job) in over]
+        able = (
+            [job for job in self.jobs.values() if job.wanted and self._leaf(job) in over]
+            if over
+            else []
+        )
         left = budgets(self.reclaim, over, self.total) if self.reclaim is not None else {}
         excess = {name: self._excess(name) for name in over}
         for job, own in self._claimants(lent=bool(able)):
