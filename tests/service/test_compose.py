@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from wattherd import plugins
 from wattherd.cli import main as entry
 from wattherd.errors import UserError
 from wattherd.experiments.placement import policies as compose
@@ -53,10 +54,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
     """Entry points that the test installs."""
     entries: list[Entry] = []
     fake = SimpleNamespace(entry_points=lambda *, group: entries)
-    monkeypatch.setattr(compose, "metadata", fake)
-    compose.scorers.cache_clear()
+    monkeypatch.setattr(plugins, "metadata", fake)
+    for known in (plugins.announced, compose.scorers):
+        known.cache_clear()
     yield entries
-    compose.scorers.cache_clear()
+    for known in (plugins.announced, compose.scorers):
+        known.cache_clear()
 
 
 PODS = tuple(TracePod(name=f"p{n}", request=sharing(1_000, 500)) for n in range(4))

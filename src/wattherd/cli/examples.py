@@ -13,7 +13,7 @@ from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
-KINDS = frozenset({".py", ".yaml"})
+KINDS = frozenset({".py", ".toml", ".yaml"})
 
 
 @click.group()

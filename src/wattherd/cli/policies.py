@@ -42,14 +42,16 @@ def _placement() -> list[dict[str, Any]]:
 
 def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
+    from wattherd.experiments.schedule.plugged import notes
     from wattherd.experiments.schedule.simulators import PRESETS
 
     names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
     everywhere = PRESETS["none"].schedulers
+    told = {**notes("schedule"), **SCHEDULER_NOTES}
     return [
         {
             "name": name,
-            "about": SCHEDULER_NOTES[name],
+            "about": told[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
             "shells": _shells(name) if name in everywhere else SHELLS[:1],
         }
@@ -64,11 +66,13 @@ def _shells(name: str) -> list[str]:
 
 def _power() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import POWER_NOTES
+    from wattherd.experiments.schedule.plugged import notes
     from wattherd.experiments.schedule.run import POWER_POLICIES
 
+    told = {**notes("power"), **POWER_NOTES}
+
     return [
-        {"name": name, "about": POWER_NOTES[name], "shells": SHELLS}
-        for name in sorted(POWER_POLICIES)
+        {"name": name, "about": told[name], "shells": SHELLS} for name in sorted(POWER_POLICIES)
     ]
 
 

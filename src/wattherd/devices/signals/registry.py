@@ -10,6 +10,7 @@ from typing import NamedTuple
 from wattherd.devices.signals.contract import LimitSignal, SignalSite
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri, parse
+from wattherd.plugins import announced, loaded
 from wattherd.spelling import hint_for
 
 
@@ -48,6 +49,11 @@ def open_signal(text: str, site: SignalSite, clock: Clock = SYSTEM) -> LimitSign
         UserError: the address cannot be used, or what its driver takes is not installed.
     """
     uri = parse(text)
+    if uri.scheme not in DRIVERS and uri.scheme in announced("signals"):
+        found = loaded("signals", uri.scheme)
+        uri.allow(found.OPTIONS)
+        opened: LimitSignal = found.signal(uri, site, clock)
+        return opened
     if uri.scheme not in DRIVERS:
         raise uri.error(f"signal {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, DRIVERS))
     driver = DRIVERS[uri.scheme]

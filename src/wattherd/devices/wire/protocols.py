@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from wattherd.devices.wire.uri import Uri
+from wattherd.plugins import GUIDE, announced, loaded
 from wattherd.spelling import hint_for
 
 
@@ -35,9 +36,17 @@ def installed(protocol: Protocol) -> bool:
 def driver_module(uri: Uri, protocols: Mapping[str, Protocol], room: str, extra: str) -> ModuleType:
     """The module in `room` that speaks an address's protocol, imported now.
 
+    Packages may add protocols of the same form (`wattherd.plugins`).
+
     Raises:
         UserError: the protocol is unknown, or the library it takes is not installed.
     """
+    if uri.scheme not in protocols and uri.scheme in announced(extra):
+        module: ModuleType = loaded(extra, uri.scheme)
+        if not hasattr(module, "driver") or not hasattr(module, "OPTIONS"):
+            problem = f"{announced(extra)[uri.scheme].value} has no `driver` and `OPTIONS`"
+            raise uri.error(problem, hint=GUIDE)
+        return module
     if uri.scheme not in protocols:
         raise uri.error(f"protocol {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, protocols))
     protocol = protocols[uri.scheme]
@@ -56,7 +65,7 @@ def require_program(uri: Uri, protocols: Mapping[str, Protocol]) -> None:
     Raises:
         UserError: the program is not installed.
     """
-    protocol = protocols[uri.scheme]
-    if protocol.program and not installed(protocol):
+    protocol = protocols.get(uri.scheme)
+    if protocol is not None and protocol.program and not installed(protocol):
         hint = f"install your system's package of it, as in: apt-get install {protocol.program}"
         raise uri.error(f"the program {protocol.program} is not installed", hint=hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import metadata
 
 import numpy as np
 from numpy.random import Generator
@@ -18,25 +17,21 @@ from wattherd.estimate.target import target_workload
 from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.request import Request, TracePod
+from wattherd.plugins import announced, loaded
 from wattherd.policy.place.contract import Scorer
 from wattherd.policy.place.registry import BUILT_IN, PlacePolicy, parse_policy
-
-PLACE_ENTRY_POINTS = "wattherd.place"
 
 
 @cache
 def scorers() -> dict[str, Scorer]:
     """Built-in scorers and those of installed packages (entry points `wattherd.place`)."""
     found = dict(BUILT_IN)
-    for entry in metadata.entry_points(group=PLACE_ENTRY_POINTS):
-        scorer = entry.load()
+    for name, entry in announced("place").items():
+        scorer = loaded("place", name)
         if not isinstance(scorer, Scorer):
-            raise UserError(
-                f"entry point {entry.name!r} is no Scorer",
-                where=str(entry.value),
-                hint="see docs/guides/write-a-policy.md",
-            )
-        found[entry.name] = scorer
+            hint = "see docs/guides/write-a-policy.md"
+            raise UserError(f"entry point {name!r} is no Scorer", where=entry.value, hint=hint)
+        found.setdefault(name, scorer)
     return found
 
 

@@ -16,6 +16,7 @@ from wattherd.errors import Bug, UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.rates import EnergyRates
 from wattherd.estimate.work import by_application
+from wattherd.experiments.schedule import plugged
 from wattherd.experiments.schedule.budget_notes import notes_before
 from wattherd.experiments.schedule.power_tree import budget_events
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
@@ -45,6 +46,7 @@ from wattherd.sim.world import RunRecording, SimWorld, Watcher
 from wattherd.spelling import hint_for
 
 POWER_POLICIES: dict[str, Callable[[], PowerPolicy]] = {
+    **plugged.power_policies(),
     "water-filling": WaterFilling,
     "tiers": Tiers,
     "nash": Nash,

@@ -15,6 +15,7 @@ from wattherd.estimate.locality import Locality
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.estimate.work import by_application, stretched
+from wattherd.experiments.schedule import plugged
 from wattherd.experiments.schedule.ordered import Manner, in_turn, ordered, preemptive
 from wattherd.experiments.schedule.ps_mix import PLANNERS, taught_judge
 from wattherd.experiments.schedule.scheduler_context import (
@@ -113,6 +114,8 @@ GENERAL: Mapping[str, SchedulerOf] = {
     "gandiva": plain(_gandiva),
     "gang": plain(lambda _: Gang(), rigid=True),
 }
+ANYWHERE: Mapping[str, SchedulerOf] = {**plugged.schedulers(), **GENERAL}
+"""With those of other packages, which never take the name of one of ours."""
 
 
 # --- Pollux by the published search and by our own; batch sizes are left to jobs' agents.
@@ -309,7 +312,7 @@ PRESETS: Mapping[str, Preset] = {
         restart_s=RESTART_S,
         plant=_application_plant,
         schedulers={
-            **GENERAL,
+            **ANYWHERE,
             **ordered(_measured),
             "tiresias": plain(lambda _: Tiresias(), rigid=True),
             "optimus": plain(lambda given: Optimus(applications=given.jobs.applications)),
@@ -357,7 +360,7 @@ PRESETS: Mapping[str, Preset] = {
         round_s=0.0,
         restart_s=0.0,
         plant=_duration_plant,
-        schedulers={**GENERAL, **ordered(_plain)},
+        schedulers={**ANYWHERE, **ordered(_plain)},
         any_restart=True,
     ),
     "locality": Preset(
@@ -365,7 +368,7 @@ PRESETS: Mapping[str, Preset] = {
         round_s=0.0,
         restart_s=1.0,
         plant=_locality_plant,
-        schedulers={**GENERAL, **ordered(_plain)},
+        schedulers={**ANYWHERE, **ordered(_plain)},
         any_restart=True,
     ),
 }

@@ -11,6 +11,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.job import JobSpec
+from wattherd.plugins import GUIDE, announced, loaded
 from wattherd.spelling import hint_for
 from wattherd.workload.ps_jobs import PsWorkload
 
@@ -45,6 +46,8 @@ def read_workload(kind: str, jobs: Path, profiles: Path | None) -> ReadJobs:
     if kind in TIMED:
         reader = import_module(f"wattherd.workload.{kind}")
         return ReadJobs(specs=reader.read_jobs(jobs))
+    if kind not in FORMATS and kind in announced("workloads"):
+        return ReadJobs(specs=_read_by_package(kind, jobs))
     if kind == MODELLED:
         workload = aiturbo_jobs.read_jobs(jobs, profiles)
         return ReadJobs(specs=workload.specs, ps=workload)
@@ -64,7 +67,8 @@ def read_profiles(kind: str, profiles: Path | None) -> ReadJobs:
     from wattherd.workload.pollux import read_applications
 
     if kind not in FORMATS:
-        raise UserError(f"unknown format {kind!r}", field="--format", hint=hint_for(kind, FORMATS))
+        known = [*FORMATS, *announced("workloads")]
+        raise UserError(f"unknown format {kind!r}", field="--format", hint=hint_for(kind, known))
     if kind in TIMED or kind == MODELLED:
         return ReadJobs(specs=())
     if profiles is None:
@@ -72,3 +76,24 @@ def read_profiles(kind: str, profiles: Path | None) -> ReadJobs:
     if kind == "gavel":
         return ReadJobs(specs=(), throughputs=read_throughputs(profiles))
     return ReadJobs(specs=(), applications=read_applications(profiles))
+
+
+def _read_by_package(kind: str, path: Path) -> tuple[JobSpec, ...]:
+    """The jobs of a format that an installed package reads.
+
+    Raises:
+        UserError: what the package says, or that it failed.
+    """
+    read = loaded("workloads", kind)
+    try:
+        specs = tuple(read(path))
+    except UserError:
+        raise
+    except Exception as error:
+        problem = f"cannot be read as {kind!r}: {type(error).__name__}: {error}"
+        raise UserError(problem, where=str(path), hint=GUIDE) from error
+    strange = next((one for one in specs if not isinstance(one, JobSpec)), None)
+    if strange is not None:
+        problem = f"{kind!r} gave a {type(strange).__name__} for a job"
+        raise UserError(problem, where=str(path), hint=GUIDE)
+    return tuple(sorted(specs, key=lambda spec: spec.submit_s))

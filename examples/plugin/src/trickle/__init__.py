@@ -1,0 +1,1 @@
+"""A package beside wattherd: one file for each seam."""

@@ -1,0 +1,24 @@
+"""The kit's checks, one for each seam."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trickle import meter
+from trickle.power import SquareRoot
+from trickle.schedule import make
+
+from wattherd.testing.conformance import check_meter, check_power_policy, check_scheduler
+
+
+def test_the_scheduler_conforms() -> None:
+    check_scheduler(make)
+
+
+def test_the_power_policy_conforms() -> None:
+    check_power_policy(SquareRoot)
+
+
+def test_the_meter_conforms(tmp_path: Path) -> None:
+    (tmp_path / "watts").write_text("123.4\n")
+    check_meter(meter, f"file://{tmp_path}/watts")

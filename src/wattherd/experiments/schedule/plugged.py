@@ -1,0 +1,176 @@
+"""Schedulers and power policies of other packages: what they do wrong is a reason, not a crash.
+
+The guard checks what they propose as it checks ours. Beyond that, a planner that raises has its
+plan taken back, and everybody who waits is told why; where a power policy raises, or answers with
+caps that are none, equal shares stand in for it. Both are logged once for each
+kind of failure, with the traceback where debugging is on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wattherd.errors import Bug, UserError
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given, SchedulerOf
+from wattherd.model.reason import Reason, ReasonCode
+from wattherd.plugins import GUIDE, about, announced, loaded
+from wattherd.policy.contract import Draft, Planner, View
+from wattherd.policy.power.allocation import DomainRoom
+from wattherd.policy.power.contract import PowerAsk, PowerPolicy
+from wattherd.policy.power.in_tree import SharesInTree
+from wattherd.policy.power.simple import Uniform
+
+MOST_WORDS = 200
+SLACK_W = 1e-6
+"""Sums of floats may be above what was to be shared by so much."""
+_log = logging.getLogger(__name__)
+
+
+def schedulers() -> Mapping[str, SchedulerOf]:
+    """Of installed packages, by name; each is loaded when it is built."""
+    return {name: _scheduler_of(name) for name in announced("schedule")}
+
+
+def _scheduler_of(name: str) -> SchedulerOf:
+    def build(given: Given) -> BuiltScheduler:
+        make = loaded("schedule", name)
+        if not callable(make):
+            raise _wrong("schedule", name, "makes no planner: it cannot be called")
+        made = make(given)
+        built = made if isinstance(made, BuiltScheduler) else BuiltScheduler(planner=made)
+        if not callable(getattr(built.planner, "plan", None)):
+            raise _wrong("schedule", name, "made no planner: it has no `plan`")
+        return BuiltScheduler(
+            planner=PluggedPlanner(name, built.planner), quota=built.quota,
+            computers=built.computers, rigid=built.rigid, adapts_batch=built.adapts_batch,
+        )  # fmt: skip
+
+    return build
+
+
+def power_policies() -> Mapping[str, Callable[[], PowerPolicy]]:
+    """Of installed packages, by name; each is loaded when it is made."""
+    return {name: _power_of(name) for name in announced("power")}
+
+
+def _power_of(name: str) -> Callable[[], PowerPolicy]:
+    def build() -> PowerPolicy:
+        make = loaded("power", name)
+        made = make() if callable(make) else make
+        if not callable(getattr(made, "share", None)):
+            raise _wrong("power", name, "shares nothing: it has no `share`")
+        kind = PluggedTreePower if isinstance(made, SharesInTree) else PluggedPower
+        return kind(name, made)
+
+    return build
+
+
+def notes(seam: str) -> dict[str, str]:
+    """What each package says of its own; of one that cannot be loaded, why."""
+    found = {}
+    for name in announced(seam):
+        try:
+            found[name] = about(loaded(seam, name)) or "says nothing of itself"
+        except UserError as error:
+            found[name] = error.line()
+    return found
+
+
+def _wrong(seam: str, name: str, problem: str) -> UserError:
+    return UserError(problem, where=announced(seam)[name].value, field=name, hint=GUIDE)
+
+
+class _Complaints:
+    """Says once what is said again and again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._said: set[str] = set()
+
+    def words(self, error: Exception) -> str:
+        """In one line, and logged if it is new."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_WORDS]
+        if text not in self._said and len(self._said) < MOST_WORDS:
+            self._said.add(text)
+            _log.error("%s failed: %s", self._name, text)
+            _log.debug("%s failed", self._name, exc_info=error)
+        return text
+
+
+class PluggedPlanner:
+    """A planner of somebody else's."""
+
+    def __init__(self, name: str, planner: Planner) -> None:
+        """`name` is what users call it."""
+        self.planner = planner
+        self._name = name
+        self._complaints = _Complaints(f"scheduler {name!r}")
+
+    def plan(self, view: View, draft: Draft) -> None:
+        """As it proposes; nothing of its plan where it fails midway."""
+        mark = draft.mark()
+        try:
+            self.planner.plan(view, draft)
+        except Bug:
+            raise  # ours, whoever called
+        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+            draft.undo(mark)
+            told = f"its scheduler {self._name!r} to be mended: {self._complaints.words(error)}"
+            for job in view.live():
+                if not job.wanted:
+                    code = ReasonCode.WAITING_FOR_TURN
+                    draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=told))
+
+
+class PluggedPower:
+    """A power policy of somebody else's."""
+
+    def __init__(self, name: str, policy: PowerPolicy) -> None:
+        """`name` is what users call it."""
+        self.policy = policy
+        self._complaints = _Complaints(f"power policy {name!r}")
+        self._equal = Uniform()
+
+    @property
+    def all_or_nothing(self) -> bool:
+        """As the policy says; a job may be capped where it says nothing."""
+        return bool(getattr(self.policy, "all_or_nothing", False))
+
+    def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
+        """Its caps, or equal ones where it fails or answers with none."""
+        try:
+            return _checked(self.policy.share(asks, watts), asks, watts)
+        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+            self._complaints.words(error)
+            return self._equal.share(asks, watts)
+
+
+class PluggedTreePower(PluggedPower):
+    """One that shares the watts of every domain of a tree."""
+
+    policy: Any
+
+    def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
+        """As `share`; the guard holds what is above a domain's budget to that budget."""
+        try:
+            return _checked(self.policy.share_in(asks, limits), asks, math.inf)
+        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+            self._complaints.words(error)
+            return self._equal.share_in(asks, limits)
+
+
+def _checked(caps_w: Any, asks: Sequence[PowerAsk], watts: float) -> list[float]:
+    found = [float(one) for one in caps_w]
+    if len(found) != len(asks):
+        raise ValueError(f"{len(found)} caps for {len(asks)} jobs")
+    for cap_w, ask in zip(found, asks, strict=True):
+        low_w, high_w = ask.curve.floor_w, ask.curve.max_w
+        if not low_w - SLACK_W <= cap_w <= high_w + SLACK_W:
+            raise ValueError(f"{cap_w} W for {ask.job_id}, which takes {low_w:g} to {high_w:g} W")
+    total_w = math.fsum(cap * ask.devices for cap, ask in zip(found, asks, strict=True))
+    if total_w > watts + SLACK_W * max(watts, 1.0):
+        raise ValueError(f"{total_w:.3f} W shared of {watts:.3f} W")
+    return found

@@ -1,0 +1,216 @@
+"""What a scheduler, a power policy or a meter of your own must do, as checks to call from a test.
+
+    from wattherd.testing.conformance import check_scheduler
+
+    def test_it_conforms():
+        check_scheduler(make)
+
+Each check raises `Nonconforming`, an AssertionError that says what was asked and what happened.
+They are fixed samples of small worlds, so that a failure can be looked at; ours pass them as well
+(`tests/unit/test_conformance.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from wattherd.devices.meters.contract import MeterSample
+from wattherd.devices.meters.registry import Maker
+from wattherd.devices.wire.clock import SYSTEM
+from wattherd.devices.wire.uri import parse
+from wattherd.estimate.power_curve import PowerCurve, concave_hull
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
+from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.model.command import FinishJob
+from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
+from wattherd.model.job import JobSpec
+from wattherd.policy.contract import Planner
+from wattherd.policy.power.contract import PowerAsk, PowerPolicy
+from wattherd.store.event_log import digest
+from wattherd.testing.timed_world import Story, t4_nodes, timed
+
+SEEDS = tuple(range(6))
+END_S = 1e6
+"""A simulated time long after the last job could have ended."""
+SLACK_W = 1e-6
+
+
+class Nonconforming(AssertionError):
+    """Something that its shells rely on does not hold."""
+
+
+def _require(holds: object, problem: str) -> None:
+    if not holds:
+        raise Nonconforming(problem)
+
+
+# Schedulers ---------------------------------------------------------------------------------------
+
+
+def check_scheduler(
+    make: Callable[[Given], Planner | BuiltScheduler],
+    *,
+    seeds: Iterable[int] = SEEDS,
+    restarts: int = 50,
+) -> None:
+    """Plan small workloads with a fall of the budget and a node that is lost for a while.
+
+    Args:
+        make: what the entry point `wattherd.schedule` names.
+        seeds: of the workloads.
+        restarts: how often one job may be stopped and started before that counts as no progress.
+
+    Raises:
+        Nonconforming: a job that could run never ended, the same events were answered by other
+            commands, or jobs were moved about without end. Whatever the core's invariants forbid
+            (more GPUs or watts than there are) raises `wattherd.errors.Bug`.
+    """
+    for seed in seeds:
+        first = _story(make, seed)
+        left = [job.id for job in first.core.jobs.values() if job.finish_s is None]
+        why = {job_id: first.why(job_id) for job_id in left}
+        _require(not left, f"seed {seed}: never ended, though nothing keeps them: {why}")
+        ended = [one for _, one in first.commands if isinstance(one, FinishJob)]
+        _require(ended, f"seed {seed}: nothing ran")
+        again = _story(make, seed)
+        same = digest(one for _, one in first.commands) == digest(one for _, one in again.commands)
+        _require(same, f"seed {seed}: the same events were answered by other commands")
+        for number in range(_JOBS):
+            starts = len(first.starts(f"j{number}"))
+            problem = f"seed {seed}: j{number} was started {starts} times"
+            _require(starts <= restarts, problem)
+
+
+_JOBS = 14
+
+
+def _story(make: Callable[[Given], Planner | BuiltScheduler], seed: int) -> Story:
+    draw = random.Random(seed)  # noqa: S311 - a sample, no secret
+    cluster = t4_nodes(*draw.choice([(4, 4), (2, 8, 4), (8,), (1, 2, 4)]))
+    widest = max(node.gpu_count for node in cluster.nodes)
+    jobs = _jobs(draw, widest)
+    made = make(Given(jobs=ReadJobs(specs=tuple(jobs)), cluster=cluster, seed=seed))
+    built = made if isinstance(made, BuiltScheduler) else BuiltScheduler(planner=made)
+    whole_w = sum(70.0 * node.gpu_count for node in cluster.nodes)
+    events: list[Event] = [
+        BudgetChanged(at_s=0.0, budget_w=whole_w),
+        BudgetChanged(at_s=300.0, budget_w=0.8 * whole_w),
+        NodeLost(at_s=500.0, node=0),
+        NodeReturned(at_s=900.0, node=0),
+        BudgetChanged(at_s=1500.0, budget_w=None),
+    ]
+    return Story(built.planner, cluster, jobs, quota=built.quota, events=events, until_s=END_S)
+
+
+def _jobs(draw: random.Random, widest: int) -> list[JobSpec]:
+    """Narrow and wide gangs of several users, in bursts."""
+    jobs, at_s = [], 0.0
+    for number in range(_JOBS):
+        at_s += draw.choice([0.0, 0.0, 20.0, 120.0])
+        width = draw.choice([1, 1, 2, widest])
+        lasts_s = float(draw.randrange(20, 400))
+        user, priority = draw.choice(["ann", "bob"]), draw.choice([0, 0, 5])
+        more: dict[str, Any] = {"at_s": at_s, "lasts_s": lasts_s, "user": user}
+        jobs.append(timed(f"j{number}", min(width, widest), priority=priority, **more))
+    return jobs
+
+
+# Power policies -----------------------------------------------------------------------------------
+
+
+def check_power_policy(make: Callable[[], PowerPolicy], *, seeds: Iterable[int] = SEEDS) -> None:
+    """Share watts between the sum of all floors and more than all can take.
+
+    Raises:
+        Nonconforming: a cap outside of a job's curve, more watts than there were, watts left over
+            that somebody could use (unless jobs run at full power or not at all), or another
+            answer to the same question.
+    """
+    for seed in seeds:
+        asks = _asks(random.Random(seed))  # noqa: S311 - a sample, no secret
+        floors_w = math.fsum(one.devices * one.curve.floor_w for one in asks)
+        tops_w = math.fsum(one.devices * one.curve.max_w for one in asks)
+        for part in (0.0, 0.3, 0.7, 1.0, 1.5):
+            policy = make()
+            whole = getattr(policy, "all_or_nothing", False)
+            watts = tops_w if whole else floors_w + part * (tops_w - floors_w)
+            caps = list(policy.share(asks, watts))
+            where = f"seed {seed}, {watts:.3f} W for floors of {floors_w:.3f} W"
+            _check_caps(caps, asks, watts, where)
+            _require(caps == list(make().share(asks, watts)), f"{where}: another answer next time")
+            if part >= 1.0:
+                full = all(
+                    abs(cap - one.curve.max_w) <= 1e-3 for cap, one in zip(caps, asks, strict=True)
+                )
+                _require(full, f"{where}: watts are left over that somebody could use")
+
+
+def _check_caps(caps: Sequence[float], asks: Sequence[PowerAsk], watts: float, where: str) -> None:
+    _require(len(caps) == len(asks), f"{where}: {len(caps)} caps for {len(asks)} jobs")
+    for cap, one in zip(caps, asks, strict=True):
+        low_w, high_w = one.curve.floor_w, one.curve.max_w
+        within = low_w - SLACK_W <= cap <= high_w + SLACK_W
+        _require(within, f"{where}: {cap} W for a job that takes {low_w:g} to {high_w:g} W")
+    total_w = math.fsum(cap * one.devices for cap, one in zip(caps, asks, strict=True))
+    _require(total_w <= watts + SLACK_W * max(watts, 1.0), f"{where}: {total_w:.3f} W were shared")
+
+
+def _asks(draw: random.Random) -> list[PowerAsk]:
+    return [
+        PowerAsk(
+            job_id=f"j{number}", devices=draw.choice([1, 2, 8]), curve=_curve(draw),
+            priority=draw.choice([0, 1]), weight=draw.choice([0.5, 1.0, 3.0]),
+        )
+        for number in range(draw.randrange(1, 7))
+    ]  # fmt: skip
+
+
+def _curve(draw: random.Random) -> PowerCurve:
+    watts, rate = float(draw.randrange(50, 200)), 50.0
+    points = [(watts, rate)]
+    for _ in range(draw.randrange(1, 5)):
+        watts, rate = watts + draw.randrange(5, 100), rate + draw.randrange(1, 50)
+        points.append((watts, rate))
+    return concave_hull(points)
+
+
+# Meters -------------------------------------------------------------------------------------------
+
+
+def check_meter(
+    module: ModuleType, address: str, *, readings: int = 5, most_s: float = 5.0
+) -> None:
+    """Read a meter that answers at an address.
+
+    Args:
+        module: what the entry point `wattherd.meters` names.
+        address: of a meter that answers now.
+        readings: how often it is read.
+        most_s: how long one reading may take.
+
+    Raises:
+        Nonconforming: an option that it does not name, a reading that is no finite number, one
+            from the future, one that takes too long, or a driver that cannot be closed twice.
+    """
+    uri = parse(address)
+    options: Any = getattr(module, "OPTIONS", None)
+    _require(options is not None, "the module names no `OPTIONS`")
+    uri.allow(options)
+    make: Maker = module.driver
+    driver = make(uri, SYSTEM)
+    for _ in range(readings):
+        began_s = time.monotonic()
+        sample = driver.sample()
+        took_s = time.monotonic() - began_s
+        _require(isinstance(sample, MeterSample), f"{type(sample).__name__} is no MeterSample")
+        _require(math.isfinite(sample.value), f"{sample.value} is no reading")
+        _require(took_s <= most_s, f"a reading took {took_s:.1f} s")
+        ahead_s = (sample.at_s or 0.0) - SYSTEM.unix_s()
+        _require(ahead_s <= 1.0, f"a reading is {ahead_s:.1f} s ahead of its time")
+    driver.close()
+    driver.close()
