@@ -22,6 +22,7 @@ from wattherd.devices.wire import uri
 from wattherd.devices.wire.credentials import read_credentials
 from wattherd.experiments.grid.promise import read_loads
 from wattherd.hold.site_file import read_site
+from wattherd.kube.api import names
 from wattherd.kube.facts.crd import definitions
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.model.reason import ReasonCode, StopReason
@@ -154,6 +155,14 @@ def rates(path: Path) -> None:
     read_rates(str(path))
 
 
+def pod_parts(path: Path) -> None:
+    """Parts of a pod or a Job; whatever of ours they name is a name of ours."""
+    text = path.read_text()
+    assert yaml.safe_load(text)
+    ours = {value for value in vars(names).values() if isinstance(value, str)}
+    assert set(re.findall(r"wattherd\.dev/[a-z-]+", text)) <= ours
+
+
 LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r".*", r"^apiVersion: (?!kubescheduler)", objects),
     (r".*#bmc\.yaml|guides/meters\.md", "", credentials),
@@ -181,6 +190,7 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r"reference/job-files\.md", "", read_jobs),
     (r"reference/(api|command-line)\.md", "", plain),
     (r"guides/kubernetes\.md", r"^(extenders|conditions):", plain),
+    (r"guides/kubernetes-schedulers\.md", r"^(spec|metadata):", pod_parts),
     (r"guides/write-a-policy\.md", r"^# pyproject", plain),
 )
 """Page (and name of the file), a pattern of its text, and what reads it in earnest."""

@@ -70,7 +70,7 @@ def _by_domain(mw: Mapping[str, int]) -> list[tuple[tuple[str, ...], float]]:
 
 
 @dataclass(slots=True)
-class MeasuredDraw:
+class NodeDraws:
     """What agents say that nodes draw, and for how long domains are above their budgets."""
 
     chooser: Chooser

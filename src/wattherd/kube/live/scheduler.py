@@ -19,7 +19,7 @@ from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
 from wattherd.kube.account.enforcement_tally import stops_of
 from wattherd.kube.account.power_metrics import (
     PREFIX,
-    MeasuredDraw,
+    NodeDraws,
     Series,
     Tally,
     Untold,
@@ -106,7 +106,7 @@ class LiveScheduler:
         self._news = threading.Event()
         follow = self._follow
         self.tally: Tally = Untold()
-        self._draws = MeasuredDraw(scheduler.chooser, self)
+        self._draws = NodeDraws(scheduler.chooser, self)
         self._waits_s: dict[str, float] = {}
         """Since when pods wait that have no place."""
         follow(NODES, each(self._node_seen, self._node_gone))
