@@ -59,7 +59,8 @@ class Restless(FifoGang):
             draft.stop(job, StopReason.TIME_SLICE)
         if not wanted:
             super().plan(view, draft)
-        draft.wake_at(float(int(view.now_s) + 1))
+        if any(True for _ in view.live()):
+            draft.wake_at(float(int(view.now_s) + 1))
 
 
 class Moody(FifoGang):
