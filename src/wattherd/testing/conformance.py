@@ -26,7 +26,7 @@ from wattherd.devices.wire.uri import parse
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
 from wattherd.experiments.schedule.workloads import ReadJobs
-from wattherd.model.command import FinishJob
+from wattherd.model.command import Command, FinishJob
 from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner
@@ -37,6 +37,8 @@ from wattherd.testing.timed_world import Story, t4_nodes, timed
 SEEDS = tuple(range(6))
 END_S = 30_000.0
 """Simulated; one after the other all jobs would take a fifth of it."""
+MOST_ORDERS = 2_000
+"""Of a whole story; ours need some hundred."""
 SLACK_W = 1e-6
 
 
@@ -67,8 +69,8 @@ def check_scheduler(
 
     Raises:
         Nonconforming: a job that could run never ended, the same events were answered by other
-            commands, or jobs were moved about without end. Whatever the core's invariants forbid
-            (more GPUs or watts than there are) raises `wattherd.errors.Bug`.
+            commands, or jobs were ordered to and fro without end. Whatever the core's invariants
+            forbid (more GPUs or watts than there are) raises `wattherd.errors.Bug`.
     """
     for seed in seeds:
         first = _story(make, seed)
@@ -104,7 +106,16 @@ def _story(make: Callable[[Given], Planner | BuiltScheduler], seed: int) -> Stor
         NodeReturned(at_s=900.0, node="n0"),
         BudgetChanged(at_s=1500.0, budget_w=None),
     ]
-    return Story(built.planner, cluster, jobs, quota=built.quota, events=events, until_s=END_S)
+    return _Bounded(built.planner, cluster, jobs, quota=built.quota, events=events, until_s=END_S)
+
+
+class _Bounded(Story):
+    """Stops and starts at one instant would go on for ever."""
+
+    def after(self, event: Event, commands: Sequence[Command]) -> None:
+        super().after(event, commands)
+        problem = f"{len(self.commands)} orders by second {event.at_s:g}, and no end"
+        _require(len(self.commands) <= MOST_ORDERS, problem)
 
 
 def _jobs(draw: random.Random, widest: int) -> list[JobSpec]:
