@@ -56,7 +56,9 @@ TESTS = {
         "unit waits", "unit arrays", "unit begin_time", "unit array_submission",
     ),
     "engine/safety/caps.py": ("unit safety", "unit safety_orders", "unit safety_ramp"),
-    "engine/cluster/capacity.py": ("unit core", "property draft_books", "unit set_aside"),
+    "engine/cluster/capacity.py": (
+        "property capacity_book", "unit core", "property draft_books", "unit set_aside",
+    ),
     "engine/core/least_power.py": ("unit set_aside",),
     "engine/core/never_fits.py": ("unit set_aside", "unit gentle_succession"),
     "engine/power/budgets.py": ("unit budget_sources", "unit set_aside", "unit cap_rules"),
