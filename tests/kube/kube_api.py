@@ -95,6 +95,20 @@ class KubeApi:
     def create(self, path: str, body: Object) -> Any:
         return self._must("POST", path, body)
 
+    def as_made(self, namespace: str, pod: Object) -> Object:
+        """What would be made of a pod, without making it.
+
+        Empty where it is refused: of several policies one may be in force before another, and what
+        the first one asks for is what the second one adds.
+        """
+        status, answer = self.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+        if status == http.client.FORBIDDEN:
+            return {"metadata": {}, "spec": {}}
+        if status >= http.client.BAD_REQUEST:
+            raise Refused(status, str(answer))
+        found: Object = answer
+        return found
+
     def merge(self, path: str, body: Object) -> Any:
         return self._must("PATCH", path, body, kind="application/merge-patch+json")
 

@@ -67,11 +67,11 @@ def beside_kube_scheduler(
         return
     scheduler = plane.scheduler(name=f"{namespace}-{name}", flags=flags)
     scheduler.start()
-    dry = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
     try:
         with policies(plane.api, name), _command(plane, name, *options):
             tried = mode.pod("dry")
-            wait_until(lambda: touched(plane.api.create(dry, tried)), "the policy is in force")
+            made = lambda: plane.api.as_made(namespace, tried)  # noqa: E731
+            wait_until(lambda: touched(made()), "the policy is in force")
             yield mode
     finally:
         scheduler.kill()

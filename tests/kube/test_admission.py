@@ -49,8 +49,7 @@ def _tried(api: KubeApi, **more: Any) -> Object:
     """What would be made of a pod, without making it."""
     labels = more.pop("labels", GATED)
     made = a_pod("tried", labels=labels, **more)
-    answer: Object = api.create("/api/v1/namespaces/default/pods?dryRun=All", made)
-    return answer
+    return api.as_made("default", made)
 
 
 def _gates(pod: Object) -> list[str]:
@@ -169,8 +168,7 @@ def test_a_namespace_asks_for_its_gpu_pods(plane: ControlPlane, namespace: str, 
     del gate
     api = plane.api
     api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": GATED}})
-    pods = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-    gated = lambda **pod: _gates(api.create(pods, a_pod("tried", **pod)))  # noqa: E731
+    gated = lambda **pod: _gates(api.as_made(namespace, a_pod("tried", **pod)))  # noqa: E731
     wait_until(lambda: gated(gpus=1) == ["wattherd.dev/power"], "the namespace's label is seen")
     assert gated(gpus=0) == []
     evading = {

@@ -270,7 +270,7 @@ def _does_its_work(plane: ControlPlane, namespace: str, mode: str, work: Work) -
         assert api.pod(namespace, "job")["metadata"]["annotations"]["wattherd.dev/watts"] == "60"
     elif mode == "admit":
         gated = a_pod("job", gpus=1, labels={"wattherd.dev/admission": "gate"})
-        tried = lambda: api.create(f"{pods}?dryRun=All", gated)["spec"]  # noqa: E731
+        tried = lambda: api.as_made(namespace, gated)["spec"]  # noqa: E731
         wait_until(lambda: tried().get("schedulingGates"), "the policy is in force")
         api.create(pods, gated)
         wait_until(
@@ -279,7 +279,7 @@ def _does_its_work(plane: ControlPlane, namespace: str, mode: str, work: Work) -
     elif mode == "dra":
         dra, claiming = "/apis/resource.k8s.io/v1", {"wattherd.dev/admission": "claim"}
         claimed = a_pod("job", gpus=1, labels=claiming)
-        tried = lambda: api.create(f"{pods}?dryRun=All", claimed)["spec"]  # noqa: E731
+        tried = lambda: api.as_made(namespace, claimed)["spec"]  # noqa: E731
         wait_until(lambda: tried().get("resourceClaims"), "the policy is in force")
         api.create(pods, claimed)
         claims = f"{dra}/namespaces/{namespace}/resourceclaims"

@@ -83,7 +83,7 @@ def attempts(
         made = Attempts(tenant, namespace, mode)
         tried = as_meant(mode, "tried")
         field = {"admit": "schedulingGates", "dra": "resourceClaims"}.get(mode, "containers")
-        see = lambda: plane.api.create(f"{made.pods}?dryRun=All", tried)["spec"].get(field)  # noqa: E731
+        see = lambda: plane.api.as_made(namespace, tried)["spec"].get(field)  # noqa: E731
         wait_until(see, "pods are changed as they are made")
         yield made
 

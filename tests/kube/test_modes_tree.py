@@ -115,7 +115,7 @@ def test_every_branch_is_kept_and_a_cut_ends_the_least_important(
 
     with policy(api, file), at_work(plane, mode):
         dry = a_pod("dry", gpus=1, labels=label)
-        wait_until(lambda: touched(api.create(f"{pods}?dryRun=All", dry)), "the policy is there")
+        wait_until(lambda: touched(api.as_made(namespace, dry)), "the policy is there")
         spec = {"priorityClassName": high}
         api.create_all(pods, [a_pod(f"a-{n}", gpus=1, labels=label, spec=spec) for n in range(4)])
         wait_until(lambda: count() == 4, "the important ones run", within_s=PATIENCE_S)
