@@ -422,6 +422,6 @@ def test_the_table_of_rooms_says_then_and_now_and_finds_its_place_in_the_page() 
         once = power_tables.put(page, name, ["a", "b"])
         assert power_tables.put(once, name, ["a", "b"]) == once
         assert "\na\nb\n" in once
-    assert {run["scenario"] for run in json.loads(power_tables.BEFORE.read_text())["calm"]} == set(
-        WORLDS
-    )
+    before = {run["scenario"] for run in json.loads(power_tables.BEFORE.read_text())["calm"]}
+    assert set(WORLDS) - before == {"other-load-ends", "other-load-large"}  # rooms of later
+    assert before <= set(WORLDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -84,8 +85,8 @@ class Blueprint:
         document: dict[str, Any] = {
             "policy": self.policy,
             "power": self.power,
-            "queues": None if self.queues is None else self.queues.model_dump(mode="json"),
-            "cells": self.cells.model_dump(mode="json"),
+            "queues": self.queues and _as_before(self.queues.model_dump(mode="json")),
+            "cells": _as_before(self.cells.model_dump(mode="json")),
             "node": asdict(self.node),
             "gpu": asdict(self.gpu),
         }
@@ -165,6 +166,25 @@ class Blueprint:
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
             sets_aside=self.rules >= 1,
         )
+
+
+_ADDED: Mapping[str, Any] = {
+    "preempts": "never", "reclaims": "any", "reclaimable": True,  # of a queue
+    "chains": [], "pinned": {},  # of cells
+}  # fmt: skip
+"""Fields that came after the first stores, and what held before there were any."""
+
+
+def _as_before(document: dict[str, Any]) -> dict[str, Any]:
+    """Without fields that say what always held: snapshots are found again by the text's digest."""
+    kept = {
+        name: value
+        for name, value in document.items()
+        if name not in _ADDED or value != _ADDED[name]
+    }
+    if "children" in kept:
+        kept["children"] = [_as_before(child) for child in kept["children"]]
+    return kept
 
 
 _ADAPTER: TypeAdapter[Blueprint] = TypeAdapter(Blueprint)
