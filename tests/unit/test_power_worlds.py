@@ -86,7 +86,7 @@ def test_the_limit_holds_and_is_used_without_a_fault(name: str) -> None:
     least = USED_PCT if most == 100.0 else min(USED_PCT, 0.95 * most)
     assert found["over_limit_s"] == 0, found
     assert found["trips"] == 0, found
-    assert found["usable_pct"] >= least, found
+    assert found["usable_pct"] >= round(least, 2), found  # both to hundredths
     assert found["back_s"] <= BACK_S, found
 
 
