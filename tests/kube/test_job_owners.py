@@ -153,14 +153,13 @@ def test_gangs_of_owners_start_whole_and_are_suspended_at_the_top(
         assert not spec("JobSet", "train").get("suspend")
         assert not any(one["spec"].get("suspend") for one in api.get(jobs)["items"])
         about = api.get(path("PyTorchJob", namespace, "torch"))["metadata"]
-        assert about["labels"]["wattherd.dev/suspended"] == "power"
+        assert about["labels"]["wattherd.dev/suspended"] == "turn"
         for job in ("train-n-0", "train-n-1"):
             api.delete(f"{jobs}/{job}", propagationPolicy="Background")
         for pod in ("torch-master-0", "torch-worker-0"):
             api.delete(f"{pods}/{pod}", gracePeriodSeconds=0)
         wait_until(lambda: not api.get(pods)["items"], "their controllers end what is theirs")
-        budget(EMPTY_W + GPUS * RISE_W)
-        wait_until(lambda: suspended() == (False, False), "they run again", within_s=LONG_S)
+        wait_until(lambda: suspended() == (False, False), "their pods may wait", within_s=LONG_S)
 
 
 @pytest.mark.usefixtures("kinds")

@@ -196,10 +196,14 @@ def tell(killed: str, away_s: float, back: datetime, when: dict[str, list[dateti
 def test_a_cut_made_just_before_an_outage_is_carried_out_after_it(
     plane: ControlPlane, namespace: str, nodes: None
 ) -> None:
-    """A job is suspended once, and runs again when there are watts again."""
+    """A job is suspended, its new pods wait, and run when there are watts again."""
     del nodes
     api = plane.api
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+    def names() -> set[str]:
+        items = asked(lambda: api.get(f"/api/v1/namespaces/{namespace}/pods")["items"])
+        return {one["metadata"]["name"] for one in items or ()}
 
     def running() -> int:
         items = asked(lambda: api.get(f"/api/v1/namespaces/{namespace}/pods")["items"])
@@ -213,6 +217,7 @@ def test_a_cut_made_just_before_an_outage_is_carried_out_after_it(
             api.create(path_of("PowerBudget"), budget)
             api.create(jobs, a_job(3))
             wait_until(lambda: running() == 3, "the job runs", within_s=LONG_S)
+            first = names()
             cut = {"spec": {"constant": f"{EMPTY_W + RISE_W}W"}}
             api.merge(path_of("PowerBudget", "out"), cut)
             plane.apiserver.kill()
@@ -220,7 +225,9 @@ def test_a_cut_made_just_before_an_outage_is_carried_out_after_it(
             plane.etcd.start()
             plane.apiserver.start()
             suspended = lambda: asked(lambda: api.get(f"{jobs}/work")["spec"]["suspend"])  # noqa: E731
-            wait_until(lambda: suspended() and running() == 0, "it is suspended", within_s=LONG_S)
+            wait_until(lambda: suspended() is False and len(names() - first) == 3,
+                       "new pods are made", within_s=LONG_S)  # fmt: skip
+            assert running() == 0
             api.merge(path_of("PowerBudget", "out"), {"spec": {"constant": f"{BUDGET_W}W"}})
             wait_until(lambda: running() == 3, "it runs again", within_s=LONG_S)
             assert not suspended()
@@ -231,9 +238,13 @@ def test_a_cut_made_just_before_an_outage_is_carried_out_after_it(
 
 
 def a_job(pods: int) -> Object:
-    """Of so many pods at once, in the first domain."""
+    """A gang of so many pods, in the first domain."""
     template = a_pod("work", gpus=1, scheduler=NAME)
     template["spec"] |= {"restartPolicy": "Never", "nodeSelector": labels_of("out-a")}
-    about = {"metadata": {"annotations": {}}, "spec": template["spec"]}
+    gang = {
+        "labels": {"kueue.x-k8s.io/pod-group-name": "work"},
+        "annotations": {"kueue.x-k8s.io/pod-group-total-count": str(pods)},
+    }
+    about = {"metadata": gang, "spec": template["spec"]}
     spec = {"parallelism": pods, "completions": pods, "template": about}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "work"}, "spec": spec}

@@ -46,7 +46,7 @@ BUDGETS = {"hall": "now", "rack-0": "of-rack-0"}
 
 
 class ByName:
-    """Pods for the scheduler of our own."""
+    """Pods for the scheduler of our own; those of a Job are a gang, and start and stop together."""
 
     def pod(self, name: str, **more: Any) -> Object:
         return a_pod(name, scheduler=NAME, **more)
@@ -188,7 +188,13 @@ class Cluster:
         return Seen(pods, self.rack_of, self._since())
 
     def _since(self) -> dict[str, str]:
-        """Since when jobs wait in Kueue's queue: they keep their place there."""
+        """Since when jobs are there that keep their turn, in Kueue's queue or with the core.
+
+        Where budgets alone are ours, their pods are all that is known of them.
+        """
+        if isinstance(self.mode, ByName):
+            jobs = self.api.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs")["items"]
+            return {one["metadata"]["name"]: one["metadata"]["creationTimestamp"] for one in jobs}
         if not isinstance(self.mode, ByQueue):
             return {}
         return {
@@ -244,8 +250,11 @@ class Cluster:
                 self.api.create(self.path, made)
                 continue
             pod = self.mode.pod("any", gpus=1, spec={"restartPolicy": "Never"})
-            about = meta | {"labels": pod["metadata"].get("labels", {})}
+            about: Object = meta | {"labels": pod["metadata"].get("labels", {})}
             pods = 2 if kind == "jobs" else 1
+            if isinstance(self.mode, ByName):
+                about["labels"] |= {"kueue.x-k8s.io/pod-group-name": name}
+                about["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": str(pods)}
             spec = {"parallelism": pods, "completions": pods,
                     "template": {"metadata": about, "spec": pod["spec"]}}  # fmt: skip
             jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"

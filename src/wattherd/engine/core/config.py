@@ -39,7 +39,8 @@ class CoreConfig:
     for planners that keep a book of their own of who has which device. With `sets_aside`, planners
     do not see jobs that no budget in sight lets run; without, they wait for them as those did whose
     decisions were written down before there was such a rule. `eligible` says on which nodes jobs
-    may run, beyond what the core knows itself; None: on all.
+    may run, beyond what the core knows itself; None: on all. `returns` says of a job, by its id,
+    whether it can go on after a stop; None: all can.
     """
 
     cluster: ClusterSpec
@@ -56,3 +57,4 @@ class CoreConfig:
     requeue: Requeue | None = None
     sets_aside: bool = True
     eligible: Eligibility | None = None
+    returns: Callable[[str], bool] | None = None

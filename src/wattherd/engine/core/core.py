@@ -650,8 +650,10 @@ class Core:
 
     def _shed(self, draft: GuardedDraft) -> None:
         """Make the plan fit the budgets before anything is added to it."""
-        stopped = shed(draft, self.jobs.values(), self.watts, self.now_s, narrow=self.config.narrow)
-        for job in stopped:
+        config, jobs = self.config, self.jobs.values()
+        for job in shed(
+            draft, jobs, self.watts, self.now_s, narrow=config.narrow, returns=config.returns
+        ):
             self.roster.unplanned(job)
 
     def _draft(self) -> GuardedDraft:

@@ -402,6 +402,23 @@ class GuardedDraft:
         self._spend(record, job.wanted, -1)
         self._replan(record, ())
 
+    def keep(self, job: JobRecord, wanted: tuple[Allocation, ...]) -> bool:
+        """Take back the stop of a job that had `wanted`, if the budgets carry it; whether they do.
+
+        Only before anybody else was given anything: its devices and its quota are as it left them.
+        """
+        for allocation in wanted:
+            self._planned.place(allocation)
+        self._replan(job, wanted)
+        if self._watts.overloaded(job):
+            for allocation in wanted:
+                self._planned.release(allocation)
+            self._replan(job, ())
+            return False
+        self._spend(job, wanted, 1)
+        del self.stops[job.id]
+        return True
+
     def end(self, job: JobView, why: StopReason) -> Reason | None:
         """Call a trial off; what is no trial is its user's alone to end."""
         if not job.spec.group:

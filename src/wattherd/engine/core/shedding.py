@@ -2,20 +2,28 @@
 
 Caps go down first, at no cost to who runs where (`engine.power.caps`); this is for what is left.
 Classes of priority give way from the lowest up. Within a class elastic jobs first become narrower,
-where that is allowed, and only then are jobs stopped, the newest first: it has the least work to
-lose, and the order does not depend on what a planner thinks of them.
+where that is allowed, and only then are jobs stopped: those that can go on later before those that
+a stop ends for good, then the newest, which has the least work to lose. The order does not depend
+on what a planner thinks of them.
+
+As few are stopped as will do: whoever was in turn, but is not needed once a larger one has gone,
+stays, and so the most important one that is stopped matters as little as can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.jobs.narrowing import narrower
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
-from wattherd.model.reason import StopReason
+from wattherd.model.allocation import Allocation
+from wattherd.model.reason import Reason, StopReason
+
+Returns = Callable[[str], bool]
+"""Whether a job, by its id, can go on after a stop."""
 
 
 # Before the planner and not by it: a planner may be slow, may be asked only once a round, or may
@@ -27,25 +35,42 @@ def shed(
     now_s: float,
     *,
     narrow: bool,
+    returns: Returns | None = None,
 ) -> list[JobRecord]:
     """Narrow, then stop the least important of `jobs`, until the plan is within every budget.
 
-    Returns the jobs that were stopped.
+    All jobs can go on after a stop but those of which `returns` says otherwise. Returns the jobs
+    that were stopped.
     """
     # The plan at everybody's least watts is judged, not the draw: what lower caps can mend must not
     # cost anybody its devices. Caps follow in the same event (`JobCaps.share_out`).
     if not draft.over_budget():
         return []
     planned = [job for job in jobs if job.wanted]
-    # Lowest priority first, then the newest. By submission number, which never ties.
-    planned.sort(key=lambda job: (job.spec.priority, -job.number))
-    stopped: list[JobRecord] = []
+    order = watts.plan_order(one for job in planned for one in job.wanted)
+    # By submission number at last, which never ties.
+    planned.sort(key=lambda job: (job.spec.priority, _is_final(job, returns), -job.number))
+    stopped: list[tuple[JobRecord, tuple[Allocation, ...], Reason]] = []
     for _, alike in groupby(planned, key=lambda job: job.spec.priority):
         group = list(alike)
         for job in group if narrow else ():
             _narrow(job, draft)
-        stopped += [job for job in group if _stopped(job, draft, watts, now_s)]
-    return stopped
+        for job in group:
+            wanted = job.wanted
+            why = _stopped(job, draft, watts, now_s)
+            if why is not None:
+                stopped.append((job, wanted, why))
+    # The most important first: what is left of the watts is theirs before it is anybody's.
+    gone = [one for one in reversed(stopped) if not draft.keep(one[0], one[1])]
+    gone.reverse()
+    watts.restore_plan_order(order)  # who stays was never gone
+    for job, _, why in gone:
+        draft.wait(job, why)
+    return [job for job, _, _ in gone]
+
+
+def _is_final(job: JobRecord, returns: Returns | None) -> bool:
+    return returns is not None and not returns(job.id)
 
 
 # Until the plan fits or nothing narrower is left: each width is asked of the guard, as a planner's
@@ -57,13 +82,14 @@ def _narrow(job: JobRecord, draft: GuardedDraft) -> None:
             return
 
 
-def _stopped(job: JobRecord, draft: GuardedDraft, watts: PowerAccount, now_s: float) -> bool:
-    """Stop a job if the plan still needs too much; where domains have budgets, if that helps."""
+def _stopped(
+    job: JobRecord, draft: GuardedDraft, watts: PowerAccount, now_s: float
+) -> Reason | None:
+    """Stop a job if the plan still needs too much; why, if it was stopped."""
     # Asked of the domains above this job: to stop a job in another branch would help nobody. So a
     # branch that is over stops its own jobs, one after the other, until it fits.
     if not watts.overloaded(job):
-        return False
+        return None
     wanted = job.wanted
     draft.stop(job, StopReason.BUDGET_CUT)
-    draft.wait(job, watts.cut(job, wanted, now_s))
-    return True
+    return watts.cut(job, wanted, now_s)

@@ -94,9 +94,10 @@ class DemandClasses:
         return tuple(self._classes)
 
     def restore_order(self, order: Sequence[ClassKey]) -> None:
-        """The same classes are served in this order."""
-        if tuple(self._classes) != tuple(order):
-            self._classes = {key: self._classes[key] for key in order}
+        """Those of these classes that are there are served in this order, before all others."""
+        there = dict.fromkeys((*(key for key in order if key in self._classes), *self._classes))
+        if tuple(self._classes) != tuple(there):
+            self._classes = {key: self._classes[key] for key in there}
 
     def classes(self) -> list[tuple[PowerAsk, int]]:
         """Each ask, and how many jobs ask it."""

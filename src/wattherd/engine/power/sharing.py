@@ -108,13 +108,14 @@ class SharedDevices:
         return {device: list(self._jobs_mw.get(device, ())) for device in devices}
 
     def restore_order(self, order: Mapping[Device, Sequence[str]]) -> None:
-        """The same jobs stand on these devices in this order."""
+        """Who of these is there still stands on his devices in this order, others behind."""
         # The order of bookings is state: the first of equally dear jobs owns the device, and asks
         # for its watts. So an undone plan has to restore the order as well as the sums.
         for device, names in order.items():
-            if len(names) > 1:
-                jobs = self._jobs_mw[device]
-                self._jobs_mw[device] = {name: jobs[name] for name in names}
+            jobs = self._jobs_mw.get(device, {})
+            if len(jobs) > 1:
+                there = dict.fromkeys((*(name for name in names if name in jobs), *jobs))
+                self._jobs_mw[device] = {name: jobs[name] for name in there}
 
     # Equal parts for reports and joules only; the guard never asks for them, since parts of a
     # maximum do not add up when a partner leaves.

@@ -163,6 +163,11 @@ class WorkloadIndex:
         """The work that stands for a pod."""
         return self.works.get(self.id_of(uid))
 
+    def returns(self, job_id: str) -> bool:
+        """Whether all pods of a job are made anew by what controls them."""
+        work = self.works.get(job_id)
+        return work is None or all(owner_of(one.pod) is not None for one in work.members)
+
     def seated(self, work: Workload, allocations: Iterable[Allocation]) -> None:
         """A work was started; from now on it is as one that was found on its nodes."""
         shares = [Share(one.node, one.tasks, one.role, gpus=one.gpus) for one in allocations]

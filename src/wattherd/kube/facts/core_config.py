@@ -187,8 +187,12 @@ def chosen_core(
     quota: Quota | None,
     eligible: Eligibility,
     is_ours: Callable[[str], bool],
+    returns: Callable[[str], bool],
 ) -> CoreConfig:
-    """A core that leads: it knows the budgets, and shares the watts by the chosen policy."""
+    """A core that leads: it knows the budgets, and shares the watts by the chosen policy.
+
+    Pods of a job that `returns` are made anew after a stop.
+    """
     return CoreConfig(
         cluster=world.cluster,
         planner=planner,
@@ -198,6 +202,7 @@ def chosen_core(
         curve_of=CappedWhereHeld(choice.curve_of, world.floors_w, is_ours),
         tree=world.tree,
         eligible=eligible,
+        returns=returns,
     )
 
 
