@@ -8,6 +8,7 @@ fleet, in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from wattherd.kube.account.core_places import parts_of
 from wattherd.kube.account.fleet import Holding, NodeFleet
@@ -48,7 +49,14 @@ class PlannedFleet:
 
     def _there(self, work: Workload) -> list[Holding]:
         there = (self.real.holdings.get(uid) for uid in sorted(work.uids))
-        return [one for one in there if one is not None]
+        return [self._as_seated(one) for one in there if one is not None]
+
+    def _as_seated(self, holding: Holding) -> Holding:
+        """With the devices that it counts on: where nobody said which, this account would choose
+        others than the core was told of, and offer those of the core to somebody else.
+        """
+        gpus = tuple(gpu for seat in self.real.seats(holding.uid) for gpu in seat.gpus)
+        return replace(holding, gpus=gpus)
 
     def _hold(self, job_id: str, found: Sequence[Holding]) -> None:
         uids = tuple(one.uid for one in found)
