@@ -116,10 +116,10 @@ def wait_nothing_leaked(api: KubeApi, namespace: str, url: str, racks: dict[str,
         on: Counter[str] = Counter()
         for node in bound(api, namespace).values():
             on.update(["", racks[node]])
-        text = metrics(url)
-        lines = (f'wattherd_kube_claimed_watts{{domain="{name}"}} {on[name] * RISE_W}\n'
+        told = metrics(url).splitlines()
+        lines = (f'wattherd_kube_claimed_watts{{domain="{name}"}} {on[name] * RISE_W:.1f}'
                  for name in ("", *set(racks.values())))  # fmt: skip
-        return [line for line in lines if line not in text]
+        return [line for line in lines if line not in told]
 
     wait_until(lambda: not missing(), lambda: f"{missing()} in {metrics(url)}")
 

@@ -210,7 +210,7 @@ class LiveScheduler:
         if self.scheduler.way.waits(pod):
             self._waits_s.setdefault(uid, now_s)
         else:
-            self._waits_s.pop(uid, None)
+            self._wait_over(uid, counts=bool(self.scheduler.way.seat(pod)) and self.seat.leads())
         if self.scheduler.way.seat(pod):
             self.voice.forget(pod_subject(f"{pod.metadata.namespace}/{pod.metadata.name}"))
 
@@ -353,10 +353,14 @@ class LiveScheduler:
         self._heard("pods are not bound", result.bind.uid, result.outcome, result.why)
         self.count("attempts_total", str(result.outcome))
         if result.outcome is BindingState.BOUND:
-            since_s = self._waits_s.pop(result.bind.uid, None)
-            if since_s is not None:
-                self.took("wait_seconds", time.monotonic() - since_s)
+            self._wait_over(result.bind.uid, counts=True)
             self.voice.say(_placed(result.bind))
+
+    def _wait_over(self, uid: str, *, counts: bool) -> None:
+        """A pod waits no more: its binding was answered, or seen, whichever came first."""
+        since_s = self._waits_s.pop(uid, None)
+        if counts and since_s is not None:
+            self.took("wait_seconds", time.monotonic() - since_s)
 
     def _heard(self, trouble: str, uid: str, outcome: BindingState, why: str) -> None:
         """What became of a pod; only a leader who is refused is in `trouble`."""
