@@ -52,8 +52,10 @@ class PlannedFleet:
         return [self._as_seated(one) for one in there if one is not None]
 
     def _as_seated(self, holding: Holding) -> Holding:
-        """With the devices that it counts on: where nobody said which, this account would choose
-        others than the core was told of, and offer those of the core to somebody else.
+        """On the devices that it counts on in the real account.
+
+        Where nobody said which, this one would choose others than the core was told of, and offer
+        those of the core to somebody else.
         """
         gpus = tuple(gpu for seat in self.real.seats(holding.uid) for gpu in seat.gpus)
         return replace(holding, gpus=gpus)
