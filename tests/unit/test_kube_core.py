@@ -12,7 +12,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.power_curve import prior
 from wattherd.experiments.schedule.run import POWER_POLICIES
-from wattherd.kube.facts.core_config import CoreChoice
+from wattherd.kube.facts.core_config import CappedWhereHeld, CoreChoice, planned_caps_w
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
@@ -341,3 +341,16 @@ def test_a_new_node_changes_nothing_that_runs_nor_what_jobs_have_received() -> N
     desk.submit(GangJob(name="new", at_s=90, duration_s=20))
     desk.settle()
     assert [line[1:3] for line in desk.story] == [("start", "old")]
+
+
+def test_a_device_that_takes_lower_caps_than_its_curve_tells_is_brought_down_to_them() -> None:
+    curves = CappedWhereHeld(prior, {"T4": 40.0}, lambda job_id: True)
+    job = JobSpec(id="any", submit_s=0.0)
+    known, found = prior(job, "T4"), curves(job, "T4")
+    idle_w = GPUS["T4"].idle_w
+    assert (known.floor_w, found.floor_w) == (60.0, 40.0)
+    assert found.rate(40.0) == pytest.approx(known.rate(60.0) * (40.0 - idle_w) / (60.0 - idle_w))
+    assert (found.rate(60.0), found.rate(70.0)) == (known.rate(60.0), known.rate(70.0))
+    assert planned_caps_w({"T4": 40.0}, prior) == {"T4": 40.0}
+    assert planned_caps_w({"T4": 0.0}, prior) == {"T4": 60.0}, "no agent has said"
+    assert planned_caps_w({"T4": 65.0}, prior) == {"T4": 65.0}

@@ -65,17 +65,24 @@ class CappedWhereHeld:
         floor_w = self.floors_w.get(gpu_model)
         if floor_w is None or _shares(spec) or not self.is_ours(spec.id):
             return PowerCurve((GPUS[gpu_model].max_w,), (1.0,))
-        return _from(self.known(spec, gpu_model), floor_w)
+        return _from(self.known(spec, gpu_model), floor_w, GPUS[gpu_model].idle_w)
 
 
 def _shares(spec: JobSpec) -> bool:
     return any(role.gpu_count and role.gpu_milli != WHOLE_GPU_MILLI for role in spec.roles)
 
 
-def _from(curve: PowerCurve, floor_w: float) -> PowerCurve:
-    """The part of a curve at and above `floor_w`."""
-    if floor_w <= curve.floor_w:
+def _from(curve: PowerCurve, floor_w: float, idle_w: float) -> PowerCurve:
+    """A curve from `floor_w` up.
+
+    A device may take lower caps than its curve was measured at, or than its catalog entry says. A
+    job's rate is then taken to fall to nothing at `idle_w`, in proportion.
+    """
+    if floor_w <= idle_w or floor_w == curve.floor_w:
         return curve
+    if floor_w < curve.floor_w:
+        rate = curve.rates[0] * (floor_w - idle_w) / (curve.floor_w - idle_w)
+        return PowerCurve((floor_w, *curve.watts), (rate, *curve.rates))
     if floor_w >= curve.max_w:
         return PowerCurve((curve.max_w,), (curve.rates[-1],))
     above = [(w, r) for w, r in zip(curve.watts, curve.rates, strict=True) if w > floor_w]
@@ -110,7 +117,8 @@ def planned_caps_w(floors_w: Mapping[str, float], curve_of: CurveOf) -> dict[str
     """By GPU model that can be capped: the watts to which a plan may bring each of its GPUs."""
     any_job = JobSpec(id="any", submit_s=0.0)
     return {
-        model: max(floor_w, curve_of(any_job, model).floor_w) for model, floor_w in floors_w.items()
+        model: _from(curve_of(any_job, model), floor_w, GPUS[model].idle_w).floor_w
+        for model, floor_w in floors_w.items()
     }
 
 
