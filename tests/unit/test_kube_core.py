@@ -330,6 +330,24 @@ def test_caps_that_nobody_keeps_end_in_an_eviction() -> None:
     assert desk.story[-1][1:3] == ("stop", "later")
 
 
+@pytest.mark.parametrize(("budget_w", "kept"), [(2000, False), (600, True)])
+def test_caps_of_a_leader_before_are_lifted_where_there_are_watts_and_only_there(
+    budget_w: int, kept: bool
+) -> None:
+    desk = CoreDesk(machines(1), core_choice())
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 600_000})
+    for name in ("a", "b"):
+        desk.submit(GangJob(name=name, at_s=0, duration_s=1000))
+        desk.settle()
+    assert desk.caps_w.keys() == desk.pods.keys()
+    desk.scheduler = CoreDesk(machines(1), core_choice()).scheduler
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 1000 * budget_w})
+    for made in desk.pods.values():
+        desk.scheduler.pod_seen(a_pod(made), 0.0)
+    desk.settle()
+    assert len(desk.caps_w) == (2 if kept else 0)
+
+
 def test_a_new_node_changes_nothing_that_runs_nor_what_jobs_have_received() -> None:
     """A core of another cluster takes over: two jobs have had 100 s each, the first is through."""
     desk = CoreDesk(machines(1, gpus=1), core_choice("srtf"))

@@ -60,11 +60,14 @@ class CoreCaps:
     _ordered: dict[str, _Ordered] = field(default_factory=dict)
     _stale: dict[str, float] = field(default_factory=dict)
     """By pod what was read back (W) before a higher cap was asked for: it says nothing any more."""
+    _left_over: dict[str, SetCap] = field(default_factory=dict)
+    """Runs that were found under caps of a leader before, of which this core wants none."""
 
     def forget_all(self) -> None:
         """Another core leads."""
         self._ordered.clear()
         self._stale.clear()
+        self._left_over.clear()
 
     def saw(self, uid: str) -> None:
         """A pod changed, or is gone."""
@@ -90,7 +93,12 @@ class CoreCaps:
     def found(self, order: StartJob, at_s: float) -> list[Event]:
         """What holds of pods that were found running: not what the core took for granted."""
         work = self.works[order.job_id]
-        if order.cap_w is None or not self.is_capped(work) or self._is_top(work, order.cap_w):
+        if not self.is_capped(work):
+            return []
+        if order.cap_w is None or self._is_top(work, order.cap_w):
+            if any(self._shown(uid)[0] is not None for uid, _, _ in self._pods_of(work)):
+                lift = SetCap(job_id=work.id, attempt=order.attempt, cap_w=None)
+                self._left_over[work.id] = lift
             return []
         most_w = max((self._in_force_w(uid) / n for uid, _, n in self._pods_of(work)), default=0.0)
         told_w = None if math.isinf(most_w) else most_w
@@ -103,6 +111,7 @@ class CoreCaps:
 
     def order(self, order: SetCap, at_s: float) -> tuple[list[CapPod], list[Event]]:
         """Ask the pods of a run; what cannot be asked of anybody is in force as it is."""
+        self._left_over.pop(order.job_id, None)
         work = self.works.get(order.job_id)
         if work is None:
             return [], []
@@ -156,6 +165,13 @@ class CoreCaps:
             run = (ordered.order.job_id, ordered.order.attempt)
             return [CapApplied(at_s=at_s, job_id=run[0], attempt=run[1], cap_w=highest_w)]
         return [_applied(ordered.order, at_s)]
+
+    def lift_left_over(self, at_s: float) -> list[CapPod]:
+        """Ask for no caps where the core, which knows the budgets by now, has asked for none."""
+        orders = list[CapPod]()
+        for lift in list(self._left_over.values()):
+            orders += self.order(lift, at_s)[0]
+        return orders
 
     def again(self, at_s: float) -> list[CapPod]:
         """Orders that left no trace for long enough."""

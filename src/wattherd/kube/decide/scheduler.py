@@ -338,6 +338,7 @@ class KubeScheduler:
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         made += self._fulfilment.of(events, at_s)
+        made += self._caps.lift_left_over(at_s)
         seating = None if self._planner is None else self._planner.seating
         again = seating is not None and seating.look_again()
         self._dirty |= seating is not None and bool(seating.stale)
