@@ -10,6 +10,8 @@ JOBS ?= 2
 TESTS := .venv/bin/pytest -n $(JOBS) --dist worksteal
 # What has real clocks waits half of its time: twice as many at a time keep the cores busy.
 WAITING := .venv/bin/pytest -n $(shell expr 2 \* $(JOBS)) --dist worksteal
+# A file's tests share a control plane: each worker has one at a time.
+PLANES := .venv/bin/pytest -n $(JOBS) --dist loadfile
 # Hundreds of programs are started by tests: they load what is compiled, whatever an image says.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
@@ -69,13 +71,13 @@ quick: .venv/.dev # tests in milliseconds
 
 test-all: .venv/.dev test-servers lint type ## all that CI runs: real servers, and a control plane where it is built
 	@$(WAITING) -m "not slow and not kube" $(PYTEST)
-	@.venv/bin/pytest -m "not slow and kube" $(PYTEST)
+	@$(PLANES) -m "not slow and kube" $(PYTEST)
 
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
 	@$(TESTS) -m "slow and not kube"
 
 test-kube: .venv/.dev ## on a real control plane only, the slow ones included
-	@.venv/bin/pytest -m kube
+	@$(PLANES) -m kube
 
 kube-binaries: ## etcd, Kubernetes, KWOK and helm for these tests: built from Go modules, once
 	@scripts/kube-binaries.sh

@@ -66,9 +66,22 @@ def test_shedding_takes_the_lowest_priority_first_and_then_the_newest() -> None:
     draft = GuardedDraft(
         draft._planned, {job.id: job for job in jobs}, set(), watts, Questions(), 0.0
     )
-    stopped = shed(draft, jobs, watts, 0.0, narrow=False)
+    stopped = shed(draft, jobs, watts, 0.0, CoreConfig(cluster=NODES, planner=Drf()))
     assert [job.id for job in stopped] == ["new"]
     assert draft.stops == {"new": StopReason.BUDGET_CUT}
+
+
+@pytest.mark.parametrize(("spares", "gone"), [(True, ["large"]), (False, ["small", "large"])])
+def test_who_need_not_go_stays_but_in_old_journals(spares: bool, gone: list[str]) -> None:
+    watts = flat(10_000.0)
+    jobs = [a_job("old", 0), a_job("large", 1, gpus=2), a_job("small", 2)]
+    draft = a_draft(watts, *jobs)
+    for job, share in zip(jobs, (Share(0, 1), Share(0, 2), Share(1, 1)), strict=True):
+        assert draft.start(job, [share]) is None
+    watts.set_budget(8 * IDLE_W + 2 * (FLOOR_W - IDLE_W), jobs)
+    config = CoreConfig(cluster=NODES, planner=Drf(), spares=spares)
+    assert [job.id for job in shed(draft, jobs, watts, 0.0, config)] == gone
+    assert set(draft.stops) == set(gone)
 
 
 def test_a_refused_resize_leaves_no_watts_for_another_job() -> None:

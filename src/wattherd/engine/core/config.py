@@ -19,10 +19,10 @@ from wattherd.policy.rebalance.sleep import SleepPolicy
 
 # Numbered, since a journal outlives the code: decisions of old entries are replayed by the rules
 # under which they were made (`server/journal`), or the replayed core would not be the one that ran.
-RULES = 1
+RULES = 2
 """The rules by which decisions are made today. Stores and logs keep the number of theirs and are
 replayed by it; 0 stands for those that have none. From 1 on, jobs that no budget lets run are set
-aside."""
+aside; from 2 on, a budget that is cut stops as few jobs as will do."""
 Requeue = Callable[[Any], tuple[Planner, Quota | None]]
 """Planner and quota for a tree of queues, which comes as plain data."""
 
@@ -36,11 +36,12 @@ class CoreConfig:
     the devices of the cluster by their model names. `requeue` builds planner and quota anew when
     the queues of the site change; None where the policy has no queues. With `narrow`, a budget that
     is cut below the least needs of what runs takes tasks from elastic jobs before it stops any; not
-    for planners that keep a book of their own of who has which device. With `sets_aside`, planners
-    do not see jobs that no budget in sight lets run; without, they wait for them as those did whose
-    decisions were written down before there was such a rule. `eligible` says on which nodes jobs
-    may run, beyond what the core knows itself; None: on all. `returns` says of a job, by its id,
-    whether it can go on after a stop; None: all can.
+    for planners that keep a book of their own of who has which device. With `spares` it stops none
+    that need not go; without, all whose turn came before the rest fitted. With `sets_aside`,
+    planners do not see jobs that no budget in sight lets run; without, they wait for them as those
+    did whose decisions were written down before there was such a rule. `eligible` says on which
+    nodes jobs may run, beyond what the core knows itself; None: on all. `returns` says of a job, by
+    its id, whether it can go on after a stop; None: all can.
     """
 
     cluster: ClusterSpec
@@ -56,5 +57,6 @@ class CoreConfig:
     narrow: bool = False
     requeue: Requeue | None = None
     sets_aside: bool = True
+    spares: bool = True
     eligible: Eligibility | None = None
     returns: Callable[[str], bool] | None = None

@@ -650,10 +650,7 @@ class Core:
 
     def _shed(self, draft: GuardedDraft) -> None:
         """Make the plan fit the budgets before anything is added to it."""
-        config, jobs = self.config, self.jobs.values()
-        for job in shed(
-            draft, jobs, self.watts, self.now_s, narrow=config.narrow, returns=config.returns
-        ):
+        for job in shed(draft, self.jobs.values(), self.watts, self.now_s, self.config):
             self.roster.unplanned(job)
 
     def _draft(self) -> GuardedDraft:
@@ -699,7 +696,7 @@ class Core:
         else the present one stays. A planner that takes over must know from the view alone what
         runs where.
         """
-        self.config = replace(self.config, sets_aside=config.sets_aside)
+        self.config = replace(self.config, sets_aside=config.sets_aside, spares=config.spares)
         if config.rules != self.config.rules:
             self.config = replace(self.config, rules=config.rules)
             self.power.go_by(config.rules)

@@ -7,23 +7,22 @@ a stop ends for good, then the newest, which has the least work to lose. The ord
 on what a planner thinks of them.
 
 As few are stopped as will do: whoever was in turn, but is not needed once a larger one has gone,
-stays, and so the most important one that is stopped matters as little as can be.
+stays, and so the most important one that is stopped matters as little as can be. Journals of the
+time before that rule are replayed without it (`RULES` in `core.config`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 
+from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.jobs.narrowing import narrower
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
 from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, StopReason
-
-Returns = Callable[[str], bool]
-"""Whether a job, by its id, can go on after a stop."""
 
 
 # Before the planner and not by it: a planner may be slow, may be asked only once a round, or may
@@ -33,14 +32,12 @@ def shed(
     jobs: Iterable[JobRecord],
     watts: PowerAccount,
     now_s: float,
-    *,
-    narrow: bool,
-    returns: Returns | None = None,
+    config: CoreConfig,
 ) -> list[JobRecord]:
     """Narrow, then stop the least important of `jobs`, until the plan is within every budget.
 
-    All jobs can go on after a stop but those of which `returns` says otherwise. Returns the jobs
-    that were stopped.
+    `config` says who may become narrower, who can go on after a stop, and whether those stay that
+    need not go. Returns the jobs that were stopped.
     """
     # The plan at everybody's least watts is judged, not the draw: what lower caps can mend must not
     # cost anybody its devices. Caps follow in the same event (`JobCaps.share_out`).
@@ -49,28 +46,28 @@ def shed(
     planned = [job for job in jobs if job.wanted]
     order = watts.plan_order(one for job in planned for one in job.wanted)
     # By submission number at last, which never ties.
-    planned.sort(key=lambda job: (job.spec.priority, _is_final(job, returns), -job.number))
+    planned.sort(key=lambda job: (job.spec.priority, _is_final(job, config), -job.number))
     stopped: list[tuple[JobRecord, tuple[Allocation, ...], Reason]] = []
     for _, alike in groupby(planned, key=lambda job: job.spec.priority):
         group = list(alike)
-        for job in group if narrow else ():
+        for job in group if config.narrow else ():
             _narrow(job, draft)
         for job in group:
             wanted = job.wanted
             why = _stopped(job, draft, watts, now_s)
             if why is not None:
                 stopped.append((job, wanted, why))
-    # The most important first: what is left of the watts is theirs before it is anybody's.
-    gone = [one for one in reversed(stopped) if not draft.keep(one[0], one[1])]
-    gone.reverse()
-    watts.restore_plan_order(order)  # who stays was never gone
-    for job, _, why in gone:
+    if config.spares:
+        # The most important first: what is left of the watts is theirs before it is anybody's.
+        stopped = [one for one in reversed(stopped) if not draft.keep(one[0], one[1])][::-1]
+        watts.restore_plan_order(order)  # who stays was never gone
+    for job, _, why in stopped:
         draft.wait(job, why)
-    return [job for job, _, _ in gone]
+    return [job for job, _, _ in stopped]
 
 
-def _is_final(job: JobRecord, returns: Returns | None) -> bool:
-    return returns is not None and not returns(job.id)
+def _is_final(job: JobRecord, config: CoreConfig) -> bool:
+    return config.returns is not None and not config.returns(job.id)
 
 
 # Until the plan fits or nothing narrower is left: each width is asked of the guard, as a planner's

@@ -166,7 +166,8 @@ def fresh_core(document: Mapping[str, Any], policy: str) -> Core:
         raise UserError("holds no scenario", where="sim.json", hint="written by an older version?")
     scenario = validated(document["scenario"], "sim.json")
     setting = setting_of(scenario, budget=scenario.budgets[0], power=scenario.power[0])
-    setting = replace(setting, sets_aside=document.get("rules", 0) >= 1)
+    rules = document.get("rules", 0)
+    setting = replace(setting, sets_aside=rules >= 1, spares=rules >= 2)
     return Core(core_config(setting, setting.preset.scheduler(policy, setting.given)))
 
 

@@ -76,9 +76,9 @@ class ComparisonSetup:
     `cap_delay_s` after its order. `faults` are events beside submissions and budgets: lost
     nodes, stopped queues. `gpus` are models of devices by name. Nodes sleep where there is a
     `sleep` policy; `switch` says what that takes. Nothing is simulated beyond `until_s`. Jobs that
-    no budget lets run are set aside, but in runs of the time before that was so. `record`
-    keeps every event and command, `history` what was in use when. `rates` are what energy costs
-    and emits, in Unix time; the run begins at `start_s`.
+    no budget lets run are set aside, and a budget spares who need not go (`CoreConfig`), but in
+    runs of the time before that was so. `record` keeps every event and command, `history` what was
+    in use when. `rates` are what energy costs and emits, in Unix time; the run begins at `start_s`.
     """
 
     preset: Preset
@@ -94,6 +94,7 @@ class ComparisonSetup:
     switch: SwitchTimes = field(default_factory=SwitchTimes)
     until_s: float = math.inf
     sets_aside: bool = True
+    spares: bool = True
     record: bool = False
     history: bool = False
     rates: EnergyRates | None = None
@@ -250,6 +251,7 @@ def core_config(setting: ComparisonSetup, scheduler: BuiltScheduler) -> CoreConf
         tree=setting.tree,
         rules=setting.rules,
         sets_aside=setting.sets_aside,
+        spares=setting.spares,
     )
 
 

@@ -165,6 +165,7 @@ class Blueprint:
             narrow=self.policy.partition(":")[0] not in KEEP_BOOKS,
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
             sets_aside=self.rules >= 1,
+            spares=self.rules >= 2,
         )
 
 
