@@ -28,9 +28,13 @@ class Succession:
         self._lost = datetime.now(UTC)
 
     def tell(self) -> None:
-        """Once the next leader has bound a pod, and while one of the first is there."""
+        """Once all that fit are bound, and while one of the first leader's is there."""
         when = bound_at(self._plane, self._namespace)
         terms = safe_copies.written(self._plane.api, self._namespace, "epoch")
         first = min(terms.values(), key=int)
-        took = min(when[pod][0] for pod, term in terms.items() if term != first) - self._lost
+        later = [when[pod][0] for pod, term in terms.items() if term != first]
+        if not later:
+            print(f"\n{self._what}: the first had bound all that fit")
+            return
+        took = min(later) - self._lost
         print(f"\n{self._what}: first binding {took.total_seconds():.1f} s after")

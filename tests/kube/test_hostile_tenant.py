@@ -85,6 +85,9 @@ def attempts(
         field = {"admit": "schedulingGates", "dra": "resourceClaims"}.get(mode, "containers")
         see = lambda: plane.api.as_made(namespace, tried)["spec"].get(field)  # noqa: E731
         wait_until(see, "pods are changed as they are made")
+        if mode in SCHEDULERS:  # the API server may not have heard of the namespace's label
+            astray = lambda: tenant.call("POST", f"{made.pods}?dryRun=All", a_pod("astray", gpus=1))  # noqa: E731
+            wait_until(lambda: astray()[0] in REFUSED, "the namespace's rule is in force")
         yield made
 
 

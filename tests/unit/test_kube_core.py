@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -372,3 +373,34 @@ def test_a_device_that_takes_lower_caps_than_its_curve_tells_is_brought_down_to_
     assert planned_caps_w({"T4": 40.0}, prior) == {"T4": 40.0}
     assert planned_caps_w({"T4": 0.0}, prior) == {"T4": 60.0}, "no agent has said"
     assert planned_caps_w({"T4": 65.0}, prior) == {"T4": 65.0}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("scheduler", ["", "gang", "srtf"])
+def test_a_node_that_others_over_commit_takes_nobody_until_it_has_room(
+    scheduler: str, seed: int
+) -> None:
+    """Those of another scheduler leave one by one, in any order, at once or not."""
+    draws = random.Random(seed)
+    desk = CoreDesk(machines(1, gpus=8, model="T4"), core_choice(scheduler), agents=False)
+    if draws.random() < 0.5:
+        desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 2_000_000})
+    left = 0
+    asks: dict[str, int] = {}
+    while left <= 8 or draws.random() < 0.5:
+        name = f"foreign-{len(asks)}"
+        asks[name] = draws.choice((1, 1, 2))
+        left += asks[name]
+        ask = Request(cpu_milli=100, gpu_count=asks[name], gpu_milli=1000)
+        desk.scheduler.pod_seen(a_pod(bound(pod_json(name, ask), "n0")), 0.0)
+        desk.settle()
+    desk.submit(GangJob(name="ours", at_s=1, duration_s=5))
+    desk.settle()
+    while left >= 8:
+        assert not desk.story
+        name = draws.choice(list(asks))
+        left -= asks.pop(name)
+        desk.scheduler.pod_gone(f"uid-{name}")
+        if left < 8 or draws.random() < 0.7:
+            desk.settle()
+    assert [line[1:3] for line in desk.story] == [("start", "ours")]

@@ -273,7 +273,8 @@ class Cuts(RuleBasedStateMachine):
     def somebody_else_leads(self) -> None:
         """Stops that were on their way may have come through, or not: those that are not do not."""
         self.all_are_bound()
-        self.going = {uid: how for uid, how in self.going.items() if how == "suspend"}
+        stay = [uid for uid, how in self.going.items() if how != "evict"]
+        self.going = {uid: "found suspended" for uid in stay if self.owner_of(uid) in self.jobs}
         self.asked_s = {uid: at_s for uid, at_s in self.asked_s.items() if uid in self.going}
         self.start()
         self.look()
@@ -318,6 +319,10 @@ class Cuts(RuleBasedStateMachine):
     def silent(self, node: str) -> bool:
         conditions = self.nodes[node]["status"].get("conditions", [])
         return any(one["status"] == "Unknown" for one in conditions)
+
+    def owner_of(self, uid: str) -> str:
+        owners = self.pods[uid]["metadata"].get("ownerReferences", [])
+        return str(owners[0]["uid"]) if owners else ""
 
     def is_silent(self, uid: str) -> bool:
         return bool(self.node_of(uid)) and self.silent(self.node_of(uid))
@@ -466,6 +471,9 @@ class Cuts(RuleBasedStateMachine):
             case ResumeOwner():
                 self.decider.curb.suspended.pop(order.uid)
                 del self.jobs[order.uid]
+                for uid in [one for one, how in self.going.items() if how == "found suspended"]:
+                    if self.owner_of(uid) == order.uid:  # who leads now never told it to go
+                        del self.going[uid], self.asked_s[uid]
             case CapPod() if order.uid in self.pods:
                 self.ask(order)
             case _:

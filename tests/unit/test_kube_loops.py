@@ -6,10 +6,15 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 
+import pytest
 import trustme
 
+from wattherd.kube.api.access import Access
 from wattherd.kube.api.feed import LoopThread
+from wattherd.kube.api.identity import Fixed
+from wattherd.kube.api.transport import ApiUnreachable, RequestLimits, Transport
 
 
 def test_who_is_cancelled_may_still_say_goodbye_before_anything_is_closed() -> None:
@@ -62,3 +67,39 @@ def test_under_tls_what_is_written_leaves_before_the_loop_does_anything_else() -
         finally:
             server.join()
             loop.close()
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_server_that_says_no_farewell_does_not_hold_up_the_end(answers: int) -> None:
+    """Where it is frozen, TLS waits for its last word; the loop is closed before that comes."""
+    authority, loop = trustme.CA(), LoopThread("test")
+    trusting, ours = ssl.create_default_context(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.configure_trust(trusting)
+    authority.issue_cert("127.0.0.1").configure_cert(ours)
+    over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        with ours.wrap_socket(listener.accept()[0], server_side=True) as connection:
+            for _ in range(answers):
+                connection.recv(65_536)
+                connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            over.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        access = Access(f"https://127.0.0.1:{listener.getsockname()[1]}", trusting, Fixed())
+        transport = Transport(access, RequestLimits(timeout_s=0.3))
+        try:
+            loop.run(transport.__aenter__())
+            for _ in range(answers):
+                assert loop.run(transport.request("GET", "/version")).body == b"{}"
+            with pytest.raises(ApiUnreachable):
+                loop.run(transport.request("GET", "/version"))
+            loop.run(transport.__aexit__(None, None, None))
+            began_s = time.monotonic()
+            loop.close()
+            assert time.monotonic() - began_s < 10
+        finally:
+            over.set()
+            server.join()

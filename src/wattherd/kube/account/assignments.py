@@ -49,7 +49,7 @@ class Assignments:
 
     def moved(self) -> set[str]:
         """Pods that may have other seats than when this was last asked."""
-        moved, self._moved = self._moved, set()
+        moved, self._moved = self._moved | self._fleet.reseated(), set()
         return moved
 
     def _node_of(self, pod: Pod) -> str:

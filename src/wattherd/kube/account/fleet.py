@@ -175,7 +175,9 @@ class NodeFleet:
         self._left: AbstractSet[str] = frozenset()
         """Nodes that are gone from the account whose nodes these are."""
         self._placed: dict[str, tuple[Allocation, ...]] = {}
-        self._crowded: set[str] = set()
+        self._crowded: dict[str, dict[str, None]] = {}
+        """By node: who got less there than it asks for."""
+        self._reseated: set[str] = set()
         self._placer: Placer | None = None
         self._order: list[NodeFacts] = []
         self._row: dict[str, int] = {}
@@ -292,6 +294,7 @@ class NodeFleet:
         if known is None:
             return
         self._reserved.pop(uid, None)
+        self._reseated.discard(uid)
         del self._on[known.node][uid]
         if self._placer is not None and known.node in self._row:
             self._unseat(known)
@@ -317,6 +320,16 @@ class NodeFleet:
     def seats(self, uid: str) -> tuple[Allocation, ...]:
         """What a holding takes in the engine's state; nothing while its node is not known."""
         return self._placed.get(uid, ()) if self.placer is not None else ()
+
+    def reseated(self) -> set[str]:
+        """Who was seated anew since this was last asked, as somebody left a node too full."""
+        found, self._reseated = self._reseated, set()
+        return found
+
+    def is_short(self, uid: str) -> bool:
+        """Whether a holding got less on its node than it asks for."""
+        holding = self.holdings.get(uid)
+        return holding is not None and uid in self._crowded.get(holding.node, ())
 
     def overfull(self) -> list[str]:
         """Nodes on which others put more than there is, by name; nothing more goes there."""
@@ -444,7 +457,7 @@ class NodeFleet:
     def _rebuild(self) -> None:
         self._order = [self.nodes[name] for name in sorted(self.nodes)]
         self._row = {facts.name: row for row, facts in enumerate(self._order)}
-        self._placed, self._crowded = {}, set()
+        self._placed, self._crowded = {}, {}
         self._learned_from = len(self.holdings)
         asked = [self._plain(holding) for holding in self.holdings.values()]
         self._placer = self._new_placer(asked)
@@ -491,7 +504,7 @@ class NodeFleet:
         self._placed[holding.uid] = seats
         self._pods_left[row] -= 1
         if not whole:
-            self._crowded.add(holding.node)
+            self._crowded.setdefault(holding.node, {})[holding.uid] = None
             self._mark(row)
 
     def _unseat(self, holding: Holding) -> None:
@@ -507,13 +520,17 @@ class NodeFleet:
                 self._placer.state.release(seat)
 
     def _reseat(self, row: int) -> None:
-        """Somebody left a node that holds too much: count anew what the others take."""
+        """Somebody left a node that holds too much: count anew who got less than they ask for.
+
+        Who has all keeps its devices: plans were made around them.
+        """
         name = self._order[row].name
-        others = list(self.held_on(name))
-        for one in others:
+        uids = self._crowded.pop(name)
+        short = [one for one in self.held_on(name) if one.uid in uids]
+        for one in short:
             self._stand_up(one.uid)
-        self._crowded.discard(name)
-        self._pods_left[row] += len(others)
-        for one in others:
+        self._pods_left[row] += len(short)
+        for one in short:
             self._seat(one)
+        self._reseated |= uids.keys()
         self._mark(row)

@@ -7,7 +7,7 @@ fleet, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from wattherd.kube.account.core_places import parts_of
@@ -29,9 +29,21 @@ class PlannedFleet:
         """Nodes may have changed."""
         self.fleet.share_nodes(self.real)
 
-    def stays(self, job_id: str, work: Workload) -> None:
-        """Pods of a job are on their nodes, whatever the core makes of it."""
-        self._hold(job_id, self._there(work))
+    def stay(self, jobs: Mapping[str, Workload]) -> None:
+        """Pods of these jobs are on their nodes, whatever the core makes of it.
+
+        All are let go first, as one may now have what another had. Who finds less on its node than
+        it asks for comes last: it would take a device of somebody who is still to be counted.
+        """
+        there = {job_id: self._there(work) for job_id, work in jobs.items()}
+        for job_id in there:
+            self._hold(job_id, ())
+        short = {name: any(map(self._is_short, found)) for name, found in there.items()}
+        for job_id in sorted(there, key=lambda name: short[name]):
+            self._hold(job_id, there[job_id])
+
+    def _is_short(self, holding: Holding) -> bool:
+        return self.real.is_short(holding.uid)
 
     def follow(self, job_id: str, work: Workload | None, wanted: Sequence[Allocation]) -> None:
         """The plan gives this to a job now: nothing, or a place for each of its pods."""

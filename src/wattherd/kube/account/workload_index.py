@@ -69,6 +69,15 @@ class Service:
     gpu_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Unclaimed:
+    """What a job received before its core gave way, kept for its pods of now and of `until_s`."""
+
+    service: Service
+    uids: frozenset[str]
+    until_s: float
+
+
 Lineage = GroupId | str
 """By what pods are known to be of a job that was stopped."""
 AWAITED_S = 3600.0
@@ -113,8 +122,8 @@ class WorkloadIndex:
         """Jobs that were started and whose pods are still to be made, since when and on what."""
         self._immovable: set[str] = set()
         """Pods that should have been gone, and are not."""
-        self._served: dict[Lineage, Service] = {}
-        """What jobs received of cores before this one, until it is told."""
+        self._served: dict[Lineage, _Unclaimed] = {}
+        """What jobs received of cores before this one, until it is told or their pods are gone."""
 
     def clear(self, core: Core | None, at_s: float) -> None:
         """Nothing was told to anybody: for a core that is new, and takes over from `core`."""
@@ -129,16 +138,24 @@ class WorkloadIndex:
         self._leaving.clear()
         self.awaited.clear()
 
-    def _service_of(self, core: Core, at_s: float) -> dict[Lineage, Service]:
+    def _service_of(self, core: Core, at_s: float) -> dict[Lineage, _Unclaimed]:
         """What jobs received up to now, by what their pods are known by."""
         parked = [work for line in self._parked.values() for _, work in line]
+        away = self._leaving | {work.id for work in parked}
         found = dict(self._served)
         for work in (*self.works.values(), *parked):
             job = core.jobs.get(work.id)
             if job is not None and job.service_s(at_s):
                 service = Service(job.service_s(at_s), job.service_gpu_s(at_s))
-                found[lineage_of(work.members)] = service
+                until_s = at_s + AWAITED_S if work.id in away else at_s
+                found[lineage_of(work.members)] = _Unclaimed(service, work.uids, until_s)
         return found
+
+    def _forget_served(self, at_s: float) -> None:
+        """What was received by jobs whose pods are gone, and are not awaited."""
+        for lineage, one in list(self._served.items()):
+            if one.until_s <= at_s and self._pods.keys().isdisjoint(one.uids):
+                del self._served[lineage]
 
     def credit(self, events: Iterable[Event]) -> dict[str, Service]:
         """By job that is submitted by `events`: what it received of earlier cores."""
@@ -147,7 +164,7 @@ class WorkloadIndex:
             if isinstance(event, JobSubmitted):
                 lineage = lineage_of(self.works[event.job.id].members)
                 if lineage in self._served:
-                    found[event.job.id] = self._served.pop(lineage)
+                    found[event.job.id] = self._served.pop(lineage).service
         return found
 
     def drop(self, uid: str) -> None:
@@ -186,6 +203,7 @@ class WorkloadIndex:
         stirred = dict.fromkeys((*news.uids, *sorted(moved)))
         for waiting in news.waiting:
             stirred.update(dict.fromkeys(member.uid for member in waiting.members))
+        self._forget_served(at_s)
         events: list[Event] = []
         for work in self._works_of(stirred):
             held = sum(self._is_seated(uid) for uid in work.uids)
@@ -374,7 +392,8 @@ class WorkloadIndex:
             if self.keeps_jobs and any(self._is_seated(uid) for uid in work.uids):
                 # The others run on, as another job: what they received goes with them.
                 service = Service(job.service_s(at_s), job.service_gpu_s(at_s))
-                self._served[lineage_of(work.members)] = service
+                unclaimed = _Unclaimed(service, work.uids, at_s)
+                self._served[lineage_of(work.members)] = unclaimed
             return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt)]
         return [JobCancelled(at_s=at_s, job_id=work.id)]
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import http
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
+from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractStreamWriter
 
 from wattherd import __version__
@@ -37,8 +40,8 @@ TIMEOUT_S = 10.0
 
 CONNECT_S = 5.0
 CONNECTIONS = 96
-_ROUNDS = 5
-"""Of the loop, until connections that were aborted are really closed (TLS over TCP needs three)."""
+_ROUND_S, _ROUNDS = 0.005, 200
+"""Of the loop, until connections that were cut off are really closed (TLS over TCP needs three)."""
 TOKEN_S = 1.0
 """How long a token is taken for good without asking: it costs a change of threads."""
 
@@ -136,6 +139,7 @@ class Transport:
     _session: aiohttp.ClientSession | None = field(init=False, default=None)
     _token: str | None = field(init=False, default=None, repr=False)
     _token_s: float = field(init=False, default=-TOKEN_S)
+    _sockets: WeakSet[socket.socket] = field(init=False, default_factory=WeakSet)
 
     def __post_init__(self) -> None:
         """A bucket of its own."""
@@ -143,7 +147,9 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         """Open; connections are made when they are needed."""
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=60)
+        connector = aiohttp.TCPConnector(
+            limit=CONNECTIONS, keepalive_timeout=60, socket_factory=self._socket
+        )
         # Neither proxies nor .netrc of the environment: an identity goes to its own server only.
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -164,8 +170,24 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            for _ in range(_ROUNDS):
-                await asyncio.sleep(0)
+            await self._cut_off()
+
+    def _socket(self, address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        return made
+
+    # A connection that was given up on still waits for the farewell that TLS asks for, and aiohttp
+    # knows it no more: below a loop that is closed it would stay half open (uvloop: EBUSY).
+    async def _cut_off(self) -> None:
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(_ROUND_S)
+            if all(one.fileno() < 0 for one in self._sockets):
+                return
 
     async def request(
         self,

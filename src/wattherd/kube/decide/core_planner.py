@@ -154,14 +154,12 @@ class CorePlanner:
 
     def _sit_down(self, view: View, draft: Draft) -> list[JobView]:
         """Pods on nodes are facts; the guard may not find room for all. Those that are ours."""
-        ours = []
+        ours, there = [], {job_id: self.works[job_id] for job_id in self.unseated}
         for job in sorted(self.unseated.values(), key=_most_important_first):
             work = self.works[job.id]
             refused = draft.start(job, work.shares)
             if refused is not None and self._take_back(view, draft, work):
                 refused = draft.start(job, work.shares)
-            if self.seating is not None:
-                self.seating.planned.stays(job.id, work)
             if refused is not None:
                 draft.wait(job, replace(refused, since_s=view.now_s))
                 continue
@@ -170,6 +168,8 @@ class CorePlanner:
                 ours.append(job)
             else:
                 self._aside[job.id] = job
+        if self.seating is not None:
+            self.seating.planned.stay(there)
         return ours
 
     def _take_back(self, view: View, draft: Draft, work: Workload) -> bool:
