@@ -48,16 +48,20 @@ def policies(api: KubeApi, mode: str) -> Iterator[None]:
         api.create(kind_path(one), one)
     try:
         with _outsider(api) as outsider:
-            forged = a_pod("tried", annotations={"wattherd.dev/watts": "0"})
-            dry = "/api/v1/namespaces/default/pods?dryRun=All"
-            wait_until(
-                lambda: "is written by wattherd" in str(outsider.call("POST", dry, forged)[1]),
-                "the policies are in force",
-            )
+            wait_until(lambda: _is_refused(outsider), "the policies are in force")
         yield
     finally:
         for one in made:
             api.delete(f"{kind_path(one)}/{one['metadata']['name']}")
+        with _outsider(api) as outsider:
+            wait_until(lambda: not _is_refused(outsider), "the policies are forgotten")
+
+
+def _is_refused(outsider: KubeApi) -> bool:
+    """Whether what only we may write is refused to others."""
+    forged = a_pod("tried", annotations={"wattherd.dev/watts": "0"})
+    told = outsider.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", forged)
+    return "is written by wattherd" in str(told[1])
 
 
 @contextmanager

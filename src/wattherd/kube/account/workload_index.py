@@ -147,7 +147,8 @@ class WorkloadIndex:
             job = core.jobs.get(work.id)
             if job is not None and job.service_s(at_s):
                 service = Service(job.service_s(at_s), job.service_gpu_s(at_s))
-                until_s = at_s + AWAITED_S if work.id in away else at_s
+                comes_back = work.id in away and _is_made_anew(work)
+                until_s = at_s + AWAITED_S if comes_back else at_s
                 found[lineage_of(work.members)] = _Unclaimed(service, work.uids, until_s)
         return found
 
@@ -183,7 +184,7 @@ class WorkloadIndex:
     def returns(self, job_id: str) -> bool:
         """Whether all pods of a job are made anew by what controls them."""
         work = self.works.get(job_id)
-        return work is None or all(owner_of(one.pod) is not None for one in work.members)
+        return work is None or _is_made_anew(work)
 
     def seated(self, work: Workload, allocations: Iterable[Allocation]) -> None:
         """A work was started; from now on it is as one that was found on its nodes."""
@@ -466,6 +467,10 @@ class WorkloadIndex:
         self.works[work.id] = work
         for uid in work.uids:
             self._work_of[uid] = work.id
+
+
+def _is_made_anew(work: Workload) -> bool:
+    return all(owner_of(one.pod) is not None for one in work.members)
 
 
 _ALONE = "pod "

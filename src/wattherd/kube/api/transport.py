@@ -80,6 +80,13 @@ class Withheld(ApiUnreachable):
     """Never sent, as it was no longer ours to send: nothing happened, nor will."""
 
 
+class _Socket(socket.socket):
+    """Closed with its object: one that is given up on in TLS's first words is nobody's (uvloop)."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class _Body(aiohttp.BytesPayload):
     """A body that is written only if it may be at that very moment.
 
@@ -174,7 +181,7 @@ class Transport:
 
     def _socket(self, address: AddrInfoType) -> socket.socket:
         family, kind, protocol, *_ = address
-        made = socket.socket(family, kind, protocol)
+        made = _Socket(family, kind, protocol)
         self._sockets.add(made)
         return made
 
