@@ -35,7 +35,7 @@ def _kinds(plane: ControlPlane) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def fleet(plane: ControlPlane) -> Iterator[list[str]]:
     """Four nodes, two in each of two racks."""
     nodes = [
