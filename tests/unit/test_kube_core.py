@@ -404,3 +404,72 @@ def test_a_node_that_others_over_commit_takes_nobody_until_it_has_room(
         if left < 8 or draws.random() < 0.7:
             desk.settle()
     assert [line[1:3] for line in desk.story] == [("start", "ours")]
+
+
+def _pass(desk: CoreDesk, until_s: float) -> None:
+    while desk.now_s < until_s:
+        desk.now_s += 5.0
+        for order in desk.scheduler.curb_orders(desk.now_s):
+            desk._obey(order)
+        if desk.scheduler._caps.is_late(desk.now_s) or desk.scheduler._dirty:
+            desk.settle()
+
+
+@pytest.mark.parametrize("scheduler", ["", "gang", "fifo"])
+def test_where_agents_are_dead_nothing_starts_again_under_caps_that_nobody_sets(
+    scheduler: str,
+) -> None:
+    """Eight fit at low caps, two without: six are stopped, and stay so."""
+    desk = CoreDesk(machines(4), core_choice(scheduler), answers=False)
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 400_000 + 2 * 350_000})
+    for number in range(8):
+        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
+    desk.settle()
+    assert len(desk.story) == 8
+    _pass(desk, 600.0)
+    stops = [line for line in desk.story[8:] if line[1] == "stop"]
+    assert len(stops) == len(desk.story) - 8 == 6
+    assert max(line[0] for line in stops) <= 50.0
+    assert any("agent sets no caps" in told.text for told in desk.told.values())
+    for uid in [uid for uid, made in desk.pods.items() if made["spec"].get("nodeName")]:
+        desk._gone(uid)
+    _pass(desk, 610.0)
+    assert len(desk.story) == 14
+    _pass(desk, 1300.0)
+    assert "start" in [line[1] for line in desk.story[14:]], "tried again, as nothing is asked"
+
+
+def test_a_node_whose_agent_answers_late_is_open_again_at_once() -> None:
+    desk = CoreDesk(machines(2), core_choice("fifo"), answers=False)
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 200_000 + 2 * 350_000})
+    for number in range(3):
+        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
+    desk.settle()
+    _pass(desk, 30.0)
+    assert desk.scheduler._silent == {"n0", "n1"}
+    desk.submit(GangJob(name="later", at_s=30, duration_s=10_000))
+    desk.settle()
+    assert len(desk.story) == 3
+    desk.answers = True
+    desk.answer()
+    desk.settle()
+    assert not desk.scheduler._silent
+    assert [line[1:3] for line in desk.story[3:]] == [("start", "later")]
+
+
+def test_an_agent_that_does_not_answer_closes_its_own_node_only() -> None:
+    desk = CoreDesk(machines(2), core_choice("fifo"), answers=False)
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 200_000 + 2 * 350_000})
+    for number in range(4):
+        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
+    desk.settle()
+    on_n1 = {uid for uid, made in desk.pods.items() if made["spec"].get("nodeName") == "n1"}
+    assert len(on_n1) == 2
+    for _ in range(7):
+        desk.now_s += 5.0
+        for uid in on_n1 & desk._unheard.keys():
+            desk._hold(uid, desk._unheard.pop(uid))
+        for order in desk.scheduler.curb_orders(desk.now_s):
+            desk._obey(order)
+        desk.settle()
+    assert desk.scheduler._silent == {"n0"}

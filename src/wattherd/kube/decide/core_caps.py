@@ -5,6 +5,10 @@ once the agents of all its pods have read it back (`cap-applied-w`). The core th
 `CapApplied`, and others rise or start. A pod that starts under a cap has it written with its
 binding, so that the agent knows of it no later than of the pod.
 
+An agent that lets `WAIT_S` pass has died, or its device does as it likes: the pods that it was to
+cap are stopped in the end (`budget_enforcer`), and nothing more starts on its node under a cap that
+nobody sets, until it answers, or was asked for nothing during `CLOSED_S`.
+
 An order that leaves no trace on a pod is given again. Of pods that nobody can cap (no agent, shared
 GPUs, bound by others) the core has a curve of one point: what it orders for them is in force as it
 is, since it is never below what they can draw.
@@ -22,6 +26,7 @@ from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.orders import CapPod
+from wattherd.kube.facts.stopping import WAIT_S
 from wattherd.kube.facts.workload import Workload
 from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import CapApplied, Event
@@ -29,6 +34,9 @@ from wattherd.units import plain, watts
 
 AGAIN_S = 5.0
 """After this long without a trace an order is given again."""
+CLOSED_S = 600.0
+"""Then a node is tried again whose agent did not answer, and is asked for nothing any more."""
+SETS_NO_CAPS = "the node's agent sets no caps"
 SAME_W = 0.5
 """Caps nearer than this are the same: drivers round, agents write what they read."""
 
@@ -44,6 +52,15 @@ class _Ordered:
     cap_w: float | None
     at_s: float
     high_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Unheard:
+    """A pod whose agent is to set a cap, since when, and what it read back (W) last."""
+
+    node: str
+    since_s: float
+    read_w: float | None
 
 
 @dataclass(slots=True)
@@ -62,6 +79,9 @@ class CoreCaps:
     """By pod what was read back (W) before a higher cap was asked for: it says nothing any more."""
     _left_over: dict[str, SetCap] = field(default_factory=dict)
     """Runs that were found under caps of a leader before, of which this core wants none."""
+    _unheard: dict[str, _Unheard] = field(default_factory=dict)
+    _closed: dict[str, float] = field(default_factory=dict)
+    """By node whose agent does not answer: when it is tried again."""
 
     def forget_all(self) -> None:
         """Another core leads."""
@@ -182,6 +202,36 @@ class CoreCaps:
                 ordered.at_s = at_s
                 orders += self._ask(work, ordered, even_if_seen=False)
         return orders
+
+    def silent(self, at_s: float) -> set[str]:
+        """Nodes whose agents were asked for caps and do not answer."""
+        before, self._unheard = self._unheard, {}
+        for ordered in self._ordered.values():
+            work = self.works.get(ordered.order.job_id)
+            for uid, _, gpus in () if work is None else self._pods_of(work):
+                wanted_w = None if ordered.cap_w is None else ordered.cap_w * gpus
+                asked_w, read_w = self._shown(uid)
+                if _same(asked_w, wanted_w) and (read_w is None) is (wanted_w is None):
+                    continue
+                known, node = before.get(uid), self.fleet.holdings[uid].node
+                if known is None or known.read_w != read_w:  # it is at work
+                    known = _Unheard(node, at_s, read_w)
+                elif at_s - known.since_s >= WAIT_S:
+                    self._closed[node] = at_s + CLOSED_S
+                self._unheard[uid] = known
+        for uid, one in before.items():
+            if uid in self.pods and self._shown(uid)[1] != one.read_w:
+                self._closed.pop(one.node, None)
+        self._closed = {node: till_s for node, till_s in self._closed.items() if till_s > at_s}
+        return set(self._closed)
+
+    def is_late(self, at_s: float) -> bool:
+        """Whether other agents than before do not answer by now."""
+        late = any(
+            at_s - one.since_s >= WAIT_S and one.node not in self._closed
+            for one in self._unheard.values()
+        )
+        return late or any(till_s <= at_s for till_s in self._closed.values())
 
     def _pods_of(self, work: Workload) -> list[tuple[str, str, int]]:
         """Uid and key of each pod with GPUs, and how many it has."""

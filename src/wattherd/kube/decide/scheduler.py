@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
 from wattherd.kube.decide.command_executor import CommandExecutor
-from wattherd.kube.decide.core_caps import CoreCaps
+from wattherd.kube.decide.core_caps import SETS_NO_CAPS, CoreCaps
 from wattherd.kube.decide.core_driver import CoreDriver
 from wattherd.kube.decide.core_planner import CorePlanner, WorkloadEligibility
 from wattherd.kube.decide.departures import Departures
@@ -66,7 +68,7 @@ from wattherd.kube.facts.core_config import (
 )
 from wattherd.kube.facts.domain_tree import DomainTree
 from wattherd.kube.facts.finding import PodFinding, counted
-from wattherd.kube.facts.node_facts import node_facts
+from wattherd.kube.facts.node_facts import NodeFacts, node_facts
 from wattherd.kube.facts.node_filter import Neighbour, Volumes
 from wattherd.kube.facts.orders import Order, StopPods
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
@@ -130,6 +132,8 @@ class KubeScheduler:
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
         self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups)
         self._book.keeps_jobs = choice is not None
+        self._silent: AbstractSet[str] = frozenset()
+        """Nodes whose agents were asked for caps and did not answer."""
         self._caps = CoreCaps(self._book.works, fleet, self._pods, self._is_capped)
         self._planner: CorePlanner | None = None
         self._gang: Gang | None = None
@@ -171,7 +175,7 @@ class KubeScheduler:
     def node_seen(self, node: Node) -> None:
         """A node is there, or changed."""
         before = self.fleet.version
-        self.fleet.node_seen(self.domains.fed(node_facts(node)))
+        self.fleet.node_seen(self._judged(self.domains.fed(node_facts(node))))
         changed = self.fleet.version != before
         self._dirty |= changed
         self._freed |= changed
@@ -180,6 +184,20 @@ class KubeScheduler:
             self._strike(uid)
         for pod in self.unfenced.ghosts(node):
             self.pod_seen(pod, 0.0)
+
+    def _judged(self, facts: NodeFacts) -> NodeFacts:
+        closed = facts.name in self._silent and not facts.problem
+        return replace(facts, problem=SETS_NO_CAPS) if closed else facts
+
+    def _close(self, silent: AbstractSet[str]) -> None:
+        """Nothing more goes to these nodes, whose agents set no caps; others are open again."""
+        others, self._silent = self._silent ^ silent, silent
+        for name in sorted(others & self.fleet.nodes.keys()):
+            facts = self.fleet.nodes[name]
+            if facts.problem == SETS_NO_CAPS:
+                facts = replace(facts, problem="")
+            self.fleet.node_seen(self._judged(facts))
+            self._freed = True
 
     def node_gone(self, name: str) -> None:
         """A node was deleted; its pods draw until they are gone, too.
@@ -310,9 +328,11 @@ class KubeScheduler:
         awake = wake_s is not None and wake_s <= at_s
         if self._departures.are_late(at_s):
             self._dirty = self._freed = True
-        if not (self._dirty or awake or self._fulfilment.is_late(at_s)):
+        late = self._fulfilment.is_late(at_s) or self._caps.is_late(at_s)
+        if not (self._dirty or awake or late):
             return []
         self._dirty = False
+        self._close(self._caps.silent(at_s))
         for uid in self._seats.call_in(self._pods, at_s):
             self._queueing.stir(uid)
         self.fleet.tidy(len(self._pods))
