@@ -68,6 +68,8 @@ _SLICE = decoder(ResourceSlice)
 _LABELS = ",".join(f"{key}={value}" for key, value in MANAGED.items())
 _OF_WATTS = (str(ReasonCode.WAITING_FOR_POWER), str(ReasonCode.WAITING_FOR_TURN))
 """Reasons of pods for which there is room."""
+_STUCK_S = 10.0
+"""So long may kube-scheduler leave a pod that nothing keeps; by itself it looks after 300 s."""
 _PUBLISHED = "watts are not published"
 _SETTLED = (http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND)
 """Somebody, or we before an answer was lost, did it already: the watch will tell."""
@@ -103,6 +105,9 @@ class LiveClaims(LiveScheduler):
         self._allocated: dict[str, dict[str, int]] = {}
         self._claiming: dict[str, Pod] = {}
         self._cover = ClaimCover()
+        self._unhindered: dict[str, float] = {}
+        """Pods that found no node although nothing keeps them, by uid, and since when."""
+        self._woke_s = -_STUCK_S
         scheduler.curb.is_undeclared = lambda pod: pod.metadata.uid in self._cover.beyond_mw
         self._devices: list[WattDevice] = []
         self._hungriest_mw = 0
@@ -119,7 +124,7 @@ class LiveClaims(LiveScheduler):
         claims = Selection(f"{API}/resourceclaims", ResourceClaim, labels=_LABELS)
         follow(claims, each(self._claim_seen, self._claim_gone))
         self.feed.also(self._publish)
-        onlooker = ForeignReasons(self._claims, self._why, scheduler.groups)
+        onlooker = ForeignReasons(self._claims, self._why, scheduler.groups, self._notes_stuck)
         self.onlooking = ForeignReasonsWriter(self.feed, onlooker, self.voice, self.seat.leads)
         self.feed.also(self.onlooking.work)
 
@@ -129,11 +134,14 @@ class LiveClaims(LiveScheduler):
         self._claiming.pop(pod.metadata.uid, None)
         if self.scheduler.way.is_ours(pod):
             self._claiming[pod.metadata.uid] = pod
+        if pod.spec.node_name:
+            self._unhindered.pop(pod.metadata.uid, None)
         super()._pod_seen(pod)
         self.onlooking.pod_seen(pod)
 
     def _pod_gone(self, key: Key) -> None:
         self._claiming.pop(key.uid, None)
+        self._unhindered.pop(key.uid, None)
         super()._pod_gone(key)
         self.onlooking.pod_gone(key)
 
@@ -192,8 +200,28 @@ class LiveClaims(LiveScheduler):
                 writes.append(_Write("POST", _SLICES, encode(one)))
             elif not same_slice(known, one):
                 writes.append(_Write("PUT", f"{_SLICES}/{name}", encode(after(known, one))))
+        if not writes and wanted and self._wakes(time.monotonic()):
+            known = self._slices[wanted[0].metadata.name]
+            again = encode(after(known, wanted[0]))
+            writes.append(_Write("PUT", f"{_SLICES}/{known.metadata.name}", again))
         gone = sorted(self._slices.keys() - {one.metadata.name for one in wanted})
         return writes + [_Write("DELETE", f"{_SLICES}/{name}") for name in gone]
+
+    # kube-scheduler may refuse a pod for watts that are free (1.36; it seems to count a claim twice
+    # while it is written), and looks at it no more until news come of what it was refused for. The
+    # next generation of a slice is such news.
+    def _wakes(self, now_s: float) -> bool:
+        """Whether kube-scheduler is to look again at pods that nothing keeps."""
+        due = now_s - _STUCK_S
+        if self._woke_s > due or all(since_s > due for since_s in self._unhindered.values()):
+            return False
+        self._woke_s = now_s
+        return True
+
+    def _notes_stuck(self, uid: str) -> bool:
+        """Nothing keeps a pod that found no node; to ask it to try again would not wake it."""
+        self._unhindered.setdefault(uid, time.monotonic())
+        return False
 
     def _template_writes(self, site: WattSite, owner: OwnerReference) -> list[_Write]:
         """Templates that pods wait for; one that says something else is made anew."""
@@ -277,9 +305,14 @@ class LiveClaims(LiveScheduler):
         found = diagnosis.of(member, behind)
         wanted = wanted_of(member.pod, self._hungriest_mw)
         if found.token not in _OF_WATTS or wanted is None:
-            return found
+            return self._kept(member, found)
         rows = np.flatnonzero(diagnosis.eligible.mask(member.pod)).tolist()
         leaves = {order[row].domain for row in rows if order[row].spec.gpu_count}
         path = self.scheduler.domains.tree.path
         lacks = Claimable(self._devices, self._held_mw(), path)
-        return lacks.finding(leaves, wanted.gpus * wanted.gpu_mw) or found
+        return self._kept(member, lacks.finding(leaves, wanted.gpus * wanted.gpu_mw) or found)
+
+    def _kept(self, member: WorkloadPod, found: PodFinding) -> PodFinding:
+        if found.token != str(ReasonCode.WAITING_FOR_TURN):
+            self._unhindered.pop(member.uid, None)
+        return found
