@@ -27,6 +27,7 @@ from wattherd.kube.account.watt_slices import (
 )
 from wattherd.kube.api.api_objects import decoder, encode
 from wattherd.kube.api.objects import ObjectMeta
+from wattherd.kube.decide.foreign_reasons import StuckPods
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.claim_objects import (
     DeviceClass,
@@ -164,3 +165,19 @@ def test_a_claim_asks_once_on_each_level_and_never_where_gpus_are_hungrier() -> 
     wanted = WantedTemplate("t", 2, 60_000, any_model=True)
     assert not same_template(read, template_of(wanted, "ns", 3, CLASS))
     assert not same_template(read, template_of(wanted, "ns", 2, ANEW))
+
+
+def test_a_scheduler_is_woken_for_pods_that_nothing_keeps_but_not_all_the_time() -> None:
+    stuck = StuckPods()
+    assert not stuck.are_due(100.0)
+    stuck.note("a", 100.0)
+    stuck.note("a", 105.0)  # it waits since it was noted first
+    assert not stuck.are_due(109.0)
+    assert stuck.are_due(110.0)
+    assert not stuck.are_due(119.0)
+    assert stuck.are_due(120.0)
+    stuck.note("b", 125.0)
+    stuck.forget("a")
+    assert not stuck.are_due(130.0)
+    stuck.forget("b")
+    assert not stuck.are_due(200.0)

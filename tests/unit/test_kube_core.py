@@ -406,6 +406,17 @@ def test_a_node_that_others_over_commit_takes_nobody_until_it_has_room(
     assert [line[1:3] for line in desk.story] == [("start", "ours")]
 
 
+def _with_dead_agents(nodes: int, jobs: int, scheduler: str = "fifo") -> CoreDesk:
+    """Two of the jobs have watts to run without caps."""
+    desk = CoreDesk(machines(nodes), core_choice(scheduler), answers=False)
+    idle_mw = nodes * 100_000
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": idle_mw + 2 * 350_000})
+    for number in range(jobs):
+        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
+    desk.settle()
+    return desk
+
+
 def _pass(desk: CoreDesk, until_s: float) -> None:
     while desk.now_s < until_s:
         desk.now_s += 5.0
@@ -420,11 +431,7 @@ def test_where_agents_are_dead_nothing_starts_again_under_caps_that_nobody_sets(
     scheduler: str,
 ) -> None:
     """Eight fit at low caps, two without: six are stopped, and stay so."""
-    desk = CoreDesk(machines(4), core_choice(scheduler), answers=False)
-    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 400_000 + 2 * 350_000})
-    for number in range(8):
-        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
-    desk.settle()
+    desk = _with_dead_agents(nodes=4, jobs=8, scheduler=scheduler)
     assert len(desk.story) == 8
     _pass(desk, 600.0)
     stops = [line for line in desk.story[8:] if line[1] == "stop"]
@@ -440,11 +447,7 @@ def test_where_agents_are_dead_nothing_starts_again_under_caps_that_nobody_sets(
 
 
 def test_a_node_whose_agent_answers_late_is_open_again_at_once() -> None:
-    desk = CoreDesk(machines(2), core_choice("fifo"), answers=False)
-    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 200_000 + 2 * 350_000})
-    for number in range(3):
-        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
-    desk.settle()
+    desk = _with_dead_agents(nodes=2, jobs=3)
     _pass(desk, 30.0)
     assert desk.scheduler._silent == {"n0", "n1"}
     desk.submit(GangJob(name="later", at_s=30, duration_s=10_000))
@@ -458,11 +461,7 @@ def test_a_node_whose_agent_answers_late_is_open_again_at_once() -> None:
 
 
 def test_an_agent_that_does_not_answer_closes_its_own_node_only() -> None:
-    desk = CoreDesk(machines(2), core_choice("fifo"), answers=False)
-    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 200_000 + 2 * 350_000})
-    for number in range(4):
-        desk.submit(GangJob(name=f"j{number}", at_s=0, duration_s=10_000))
-    desk.settle()
+    desk = _with_dead_agents(nodes=2, jobs=4)
     on_n1 = {uid for uid, made in desk.pods.items() if made["spec"].get("nodeName") == "n1"}
     assert len(on_n1) == 2
     for _ in range(7):

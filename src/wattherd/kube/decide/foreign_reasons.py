@@ -25,9 +25,37 @@ from wattherd.model.reason import ReasonCode
 
 MOST_AT_ONCE = 16
 """Pods that one look goes through: each takes about a millisecond from who asks for nodes."""
+STUCK_S = 10.0
+"""So long may another scheduler leave a pod that nothing keeps; kube-scheduler's own is 300 s."""
 _TURN = str(ReasonCode.WAITING_FOR_TURN)
 Why = Callable[[WorkloadPod, int], PodFinding]
 """What keeps a pod, and how many pods like it that need a place as well."""
+
+
+# kube-scheduler may refuse a pod for watts that are free (1.36; it seems to count a claim twice,
+# while that is written), and looks at it no more until news come of what it was refused for.
+@dataclass(slots=True)
+class StuckPods:
+    """Pods that found no node although nothing keeps them, by uid, and since when."""
+
+    _since_s: dict[str, float] = field(default_factory=dict)
+    _woken_s: float = -STUCK_S
+
+    def note(self, uid: str, at_s: float) -> None:
+        """Nothing keeps it, and it waits."""
+        self._since_s.setdefault(uid, at_s)
+
+    def forget(self, uid: str) -> None:
+        """Something keeps it, or it waits no more."""
+        self._since_s.pop(uid, None)
+
+    def are_due(self, at_s: float) -> bool:
+        """Whether their scheduler is to be woken, which is done then."""
+        due = at_s - STUCK_S
+        if self._woken_s > due or all(since_s > due for since_s in self._since_s.values()):
+            return False
+        self._woken_s = at_s
+        return True
 
 
 @dataclass(slots=True)

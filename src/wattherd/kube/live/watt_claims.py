@@ -47,7 +47,7 @@ from wattherd.kube.api.feed import LOOK_S
 from wattherd.kube.api.objects import ObjectMeta, OwnerReference, Pod
 from wattherd.kube.api.reflector import Selection
 from wattherd.kube.api.transport import ApiUnreachable, RefusedByApi
-from wattherd.kube.decide.foreign_reasons import ForeignReasons
+from wattherd.kube.decide.foreign_reasons import ForeignReasons, StuckPods
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.claim_objects import (
     API,
@@ -68,8 +68,6 @@ _SLICE = decoder(ResourceSlice)
 _LABELS = ",".join(f"{key}={value}" for key, value in MANAGED.items())
 _OF_WATTS = (str(ReasonCode.WAITING_FOR_POWER), str(ReasonCode.WAITING_FOR_TURN))
 """Reasons of pods for which there is room."""
-_STUCK_S = 10.0
-"""So long may kube-scheduler leave a pod that nothing keeps; by itself it looks after 300 s."""
 _PUBLISHED = "watts are not published"
 _SETTLED = (http.HTTPStatus.CONFLICT, http.HTTPStatus.NOT_FOUND)
 """Somebody, or we before an answer was lost, did it already: the watch will tell."""
@@ -105,9 +103,7 @@ class LiveClaims(LiveScheduler):
         self._allocated: dict[str, dict[str, int]] = {}
         self._claiming: dict[str, Pod] = {}
         self._cover = ClaimCover()
-        self._unhindered: dict[str, float] = {}
-        """Pods that found no node although nothing keeps them, by uid, and since when."""
-        self._woke_s = -_STUCK_S
+        self._stuck = StuckPods()
         scheduler.curb.is_undeclared = lambda pod: pod.metadata.uid in self._cover.beyond_mw
         self._devices: list[WattDevice] = []
         self._hungriest_mw = 0
@@ -135,13 +131,13 @@ class LiveClaims(LiveScheduler):
         if self.scheduler.way.is_ours(pod):
             self._claiming[pod.metadata.uid] = pod
         if pod.spec.node_name:
-            self._unhindered.pop(pod.metadata.uid, None)
+            self._stuck.forget(pod.metadata.uid)
         super()._pod_seen(pod)
         self.onlooking.pod_seen(pod)
 
     def _pod_gone(self, key: Key) -> None:
         self._claiming.pop(key.uid, None)
-        self._unhindered.pop(key.uid, None)
+        self._stuck.forget(key.uid)
         super()._pod_gone(key)
         self.onlooking.pod_gone(key)
 
@@ -200,27 +196,16 @@ class LiveClaims(LiveScheduler):
                 writes.append(_Write("POST", _SLICES, encode(one)))
             elif not same_slice(known, one):
                 writes.append(_Write("PUT", f"{_SLICES}/{name}", encode(after(known, one))))
-        if not writes and wanted and self._wakes(time.monotonic()):
+        if not writes and wanted and self._stuck.are_due(time.monotonic()):
             known = self._slices[wanted[0].metadata.name]
             again = encode(after(known, wanted[0]))
             writes.append(_Write("PUT", f"{_SLICES}/{known.metadata.name}", again))
         gone = sorted(self._slices.keys() - {one.metadata.name for one in wanted})
         return writes + [_Write("DELETE", f"{_SLICES}/{name}") for name in gone]
 
-    # kube-scheduler may refuse a pod for watts that are free (1.36; it seems to count a claim twice
-    # while it is written), and looks at it no more until news come of what it was refused for. The
-    # next generation of a slice is such news.
-    def _wakes(self, now_s: float) -> bool:
-        """Whether kube-scheduler is to look again at pods that nothing keeps."""
-        due = now_s - _STUCK_S
-        if self._woke_s > due or all(since_s > due for since_s in self._unhindered.values()):
-            return False
-        self._woke_s = now_s
-        return True
-
     def _notes_stuck(self, uid: str) -> bool:
-        """Nothing keeps a pod that found no node; to ask it to try again would not wake it."""
-        self._unhindered.setdefault(uid, time.monotonic())
+        """Nothing keeps a pod that found no node; a change of the pod would not wake it."""
+        self._stuck.note(uid, time.monotonic())
         return False
 
     def _template_writes(self, site: WattSite, owner: OwnerReference) -> list[_Write]:
@@ -314,5 +299,5 @@ class LiveClaims(LiveScheduler):
 
     def _kept(self, member: WorkloadPod, found: PodFinding) -> PodFinding:
         if found.token != str(ReasonCode.WAITING_FOR_TURN):
-            self._unhindered.pop(member.uid, None)
+            self._stuck.forget(member.uid)
         return found
