@@ -5,8 +5,8 @@ once the agents of all its pods have read it back (`cap-applied-w`). The core th
 `CapApplied`, and others rise or start. A pod that starts under a cap has it written with its
 binding, so that the agent knows of it no later than of the pod.
 
-An agent that lets `WAIT_S` pass has died, or its device does as it likes: the pods that it was to
-cap are stopped in the end (`budget_enforcer`), and nothing more starts on its node under a cap that
+An agent that lets `WAIT_S` pass has died: the pods that it was to cap are stopped where a budget
+does not bear them without (`budget_enforcer`). Nothing more starts on its node, under a cap that
 nobody sets, until it answers, or was asked for nothing during `CLOSED_S`.
 
 An order that leaves no trace on a pod is given again. Of pods that nobody can cap (no agent, shared
