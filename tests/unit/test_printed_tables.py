@@ -23,7 +23,7 @@ ROWS = st.lists(
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        tables.shutil, "get_terminal_size", lambda _: os.terminal_size((COLUMNS, 24))
+        tables.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((COLUMNS, 24))
     )
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -74,7 +74,9 @@ def test_a_terminal_gets_its_width_and_loses_no_letter(rows: list[tuple[str, ...
 def test_identifiers_are_whole_at_any_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables.shutil, "get_terminal_size", lambda _: os.terminal_size((12, 24)))
+    monkeypatch.setattr(
+        tables.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((12, 24))
+    )
     lines = printed([["j-123456789012", "name", "4", "here"]], capsys, tty=True)
     assert "j-123456789012" in "\n".join(lines)
 
