@@ -18,6 +18,7 @@ os.environ["XDG_CONFIG_HOME"] = os.devnull
 import pytest
 from hypothesis import settings
 
+from after_failures import AfterFailures
 from promises import PromiseBroken
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -114,8 +115,9 @@ class _LeftOut:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run says what it leaves out."""
+    """A run says what it leaves out, and a failure stays with the test that failed."""
     config.pluginmanager.register(_LeftOut(config), "what is left out")
+    config.pluginmanager.register(AfterFailures(), "after failures")
 
 
 def pytest_make_parametrize_id(config: object, val: object, argname: str) -> str | None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ class Pdu:
         process.wait()
         raise AssertionError((self.folder / "log").read_text())
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.process.kill()
         self.process.wait()
 
@@ -95,9 +96,8 @@ class Pdu:
 
 @pytest.fixture(scope="module")
 def pdu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pdu]:
-    pdu = Pdu(tmp_path_factory.mktemp("pdu"))
-    yield pdu
-    pdu.stop()
+    with closing(Pdu(tmp_path_factory.mktemp("pdu"))) as pdu:
+        yield pdu
 
 
 def trouble(uri: str) -> Trouble:
@@ -198,16 +198,15 @@ def _read_in_time(meter: Meter) -> float:
 @needs_snmpd
 def test_a_killed_agent_is_silent_until_it_is_back(tmp_path: Path) -> None:
     pdu = Pdu(tmp_path)
-    with open_meter(pdu.uri("1", "timeout=0.3s")) as meter:
-        assert meter.read().watts == 0.0
-        pdu.stop()
+    with closing(pdu), open_meter(pdu.uri("1", "timeout=0.3s")) as meter:
+        assert _read_in_time(meter) == 0.0
+        pdu.close()
         with pytest.raises(DeviceError) as error:
             meter.read()
         assert error.value.trouble is Trouble.TIMEOUT
         pdu.say("1=gauge:5")
         pdu.process = pdu.start()
-        assert meter.read().watts == 5.0
-    pdu.stop()
+        assert _read_in_time(meter) == 5.0
 
 
 def test_noise_is_no_reading() -> None:
