@@ -226,8 +226,9 @@ class Desk:
             else:
                 floors = (one.min_cap_w or one.max_w / 2 for one in models)
                 least_w = max(map(Fraction, floors), default=Fraction(0))
-            for device in devices:
-                found[device] = max(found.get(device, Fraction(0)), least_w)
+            for device, model in zip(devices, models, strict=True):
+                own_w = min(least_w, Fraction(model.max_w))
+                found[device] = max(found.get(device, Fraction(0)), own_w)
         return found
 
     def above_idle_w(self, nodes: set[int]) -> Fraction:

@@ -61,6 +61,10 @@ class PowerCurve:
         share = (cap_w - low_w) / (high_w - low_w)
         return self.rates[high - 1] + share * (self.rates[high] - self.rates[high - 1])
 
+    def cap_w(self, watts: float) -> float:
+        """The cap at which a device draws `watts`: these, where all devices are of one model."""
+        return watts
+
     def segments(self) -> list[tuple[float, float]]:
         """(rate gained per watt, watts) piece by piece, steepest first on a concave curve."""
         return [
@@ -97,6 +101,56 @@ def under_one_cap(curves: tuple[PowerCurve, ...]) -> PowerCurve:
     steps = sorted({floor_w, *(watts for one in curves for watts in one.watts if watts > floor_w)})
     rates = [min(one.rate(watts) / one.rates[-1] for one in curves) for watts in steps]
     return PowerCurve(tuple(steps), tuple(rates))
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCurve(PowerCurve):
+    """The curve of a job across GPU models, by what its devices draw on average.
+
+    They have one cap, and none draws more than its model can: a cap of 250 W is 250 W on an A100
+    and 70 W on a T4. Watts are shared out by what is drawn, so that `watts` are means, and `cap_w`
+    leads back to the cap.
+    """
+
+    parts: tuple[tuple[int, float], ...]
+    """How many devices there are of each model, and the most that one draws."""
+    caps_w: tuple[float, float]
+    """The lowest and the highest cap, at the first and the last of `watts`."""
+
+    def cap_w(self, watts: float) -> float:
+        """The cap at which the devices draw `watts` on average, between lowest and highest."""
+        if watts <= self.watts[0]:
+            return self.caps_w[0]
+        if watts >= self.watts[-1]:
+            return self.caps_w[1]
+        devices = sum(count for count, _ in self.parts)
+        left_w = watts * devices
+        for count, top_w in sorted(self.parts, key=lambda part: part[1]):
+            if left_w <= devices * top_w:
+                break
+            left_w, devices = left_w - count * top_w, devices - count
+        return min(max(left_w / devices, self.caps_w[0]), self.caps_w[1])
+
+
+@lru_cache(maxsize=256)
+def by_mean_draw(curve: PowerCurve, parts: tuple[tuple[int, float], ...]) -> MixedCurve:
+    """`curve`, which is by caps, by mean draw; `parts` as in `MixedCurve`.
+
+    Above the cap at which a small model draws all it can, a watt of the mean is more than a watt of
+    the cap: the least concave curve above is taken, as of measured points.
+    """
+    devices = sum(count for count, _ in parts)
+
+    def mean_w(cap_w: float) -> float:
+        return sum(count * min(cap_w, top_w) for count, top_w in parts) / devices
+
+    points = [(mean_w(cap_w), rate) for cap_w, rate in zip(curve.watts, curve.rates, strict=True)]
+    hull = concave_hull(points)
+    watts, rates = hull.watts, hull.rates
+    if watts[-1] < points[-1][0]:
+        # The hull ends where nothing is gained any more; uncapped is further up.
+        watts, rates = (*watts, points[-1][0]), (*rates, points[-1][1])
+    return MixedCurve(watts, rates, parts, (curve.floor_w, curve.max_w))
 
 
 def _above(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> bool:

@@ -22,7 +22,8 @@ from wattherd.policy.rebalance.sleep import SleepPolicy
 RULES = 2
 """The rules by which decisions are made today. Stores and logs keep the number of theirs and are
 replayed by it; 0 stands for those that have none. From 1 on, jobs that no budget lets run are set
-aside; from 2 on, a budget that is cut stops as few jobs as will do."""
+aside; from 2 on, a budget that is cut stops as few jobs as will do, and a device of a job across
+GPU models counts at no more than its own model draws."""
 Requeue = Callable[[Any], tuple[Planner, Quota | None]]
 """Planner and quota for a tree of queues, which comes as plain data."""
 
@@ -39,9 +40,10 @@ class CoreConfig:
     for planners that keep a book of their own of who has which device. With `spares` it stops none
     that need not go; without, all whose turn came before the rest fitted. With `sets_aside`,
     planners do not see jobs that no budget in sight lets run; without, they wait for them as those
-    did whose decisions were written down before there was such a rule. `eligible` says on which
-    nodes jobs may run, beyond what the core knows itself; None: on all. `returns` says of a job, by
-    its id, whether it can go on after a stop; None: all can.
+    did whose decisions were written down before there was such a rule. With `own_tops` a device of
+    a job across GPU models counts at no more than its model draws; without, at the job's cap.
+    `eligible` says on which nodes jobs may run, beyond what the core knows itself; None: on all.
+    `returns` says of a job, by its id, whether it can go on after a stop; None: all can.
     """
 
     cluster: ClusterSpec
@@ -58,5 +60,6 @@ class CoreConfig:
     requeue: Requeue | None = None
     sets_aside: bool = True
     spares: bool = True
+    own_tops: bool = True
     eligible: Eligibility | None = None
     returns: Callable[[str], bool] | None = None

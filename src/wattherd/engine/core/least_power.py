@@ -108,15 +108,18 @@ class LeastPower:
         least_mw = tuple(round(self._watts.least_w(curves[model]) * 1000) for model in able)
         # The least watts of the job's curve are part of the key: curves are learned, and an answer
         # for yesterday's curve must not be given for today's.
-        shape = (spec.roles, spec.min_width, spec.gpu_models, least_mw, limits)
+        most_mw = tuple(round(curves[model].max_w * 1000) for model in able)
+        shape = (spec.roles, spec.min_width, spec.gpu_models, least_mw, most_mw, limits)
         if shape not in self._known:
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
-            self._known[shape] = self._find(spec, dict(zip(able, least_mw, strict=True)), limits)
+            least, most = (dict(zip(able, one, strict=True)) for one in (least_mw, most_mw))
+            tops_mw = most if self._watts.own_tops else {}
+            self._known[shape] = self._find(spec, least, tops_mw, limits)
         return self._known[shape]
 
     def _find(
-        self, spec: JobSpec, least_mw: dict[str, int], limits: Limits
+        self, spec: JobSpec, least_mw: dict[str, int], tops_mw: dict[str, int], limits: Limits
     ) -> PowerShortage | None:
         """Try each cap that is enough for some of the models; say what lacks least."""
         asks = [
@@ -131,8 +134,13 @@ class LeastPower:
         # spread over. Which models those are is its place's to say, so that every level which adds
         # a model is tried: the lowest takes the fewest models, the highest all.
         for cap_mw in sorted(set(least_mw.values())):
-            models = {model for model, mw in least_mw.items() if mw <= cap_mw}
-            shortage = self._at(asks, spec.gpu_models, models, cap_mw, limits)
+            # None of them draws more than it can, whatever the cap.
+            models = {
+                model: min(cap_mw, tops_mw.get(model, cap_mw))
+                for model, mw in least_mw.items()
+                if mw <= cap_mw
+            }
+            shortage = self._at(asks, spec.gpu_models, models, limits)
             if isinstance(shortage, _Enough):
                 return None
             if shortage is not None:
@@ -150,12 +158,14 @@ class LeastPower:
         self,
         asks: Sequence[tuple[TaskRole, int]],
         wanted: tuple[str, ...],
-        models: set[str],
-        cap_mw: int,
+        models: dict[str, int],
         limits: Limits,
     ) -> PowerShortage | _Enough | None:
-        """What lacks with one cap for all devices; None where the devices themselves do."""
-        roles = [self._units(role, count, wanted, models, cap_mw) for role, count in asks]
+        """What lacks with one cap, at which `models` draw their milliwatts.
+
+        None where the devices themselves lack.
+        """
+        roles = [self._units(role, count, wanted, models) for role, count in asks]
         if any(sum(unit.count for unit in units) < need for units, need in roles):
             return None
         if not self._watts.by_domain:
@@ -177,7 +187,7 @@ class LeastPower:
         return PowerShortage(asked_mw / 1000, limit_mw / 1000, idle_w, self._feeds.names[domain])
 
     def _units(
-        self, role: TaskRole, count: int, wanted: tuple[str, ...], models: set[str], cap_mw: int
+        self, role: TaskRole, count: int, wanted: tuple[str, ...], models: dict[str, int]
     ) -> tuple[list[_Unit], int]:
         """What takes one task each, or of shared devices as many as fit; and how many it needs."""
         gpus = role.gpu_counts.start
@@ -188,7 +198,8 @@ class LeastPower:
             if kind.node.gpu_model not in models:
                 continue
             tasks = tasks_on(kind.node, role, wanted)
-            step_mw = gpus * (cap_mw - self._watts.idle_mw_of(kind.node.gpu_model))
+            model = kind.node.gpu_model
+            step_mw = gpus * (models[model] - self._watts.idle_mw_of(model))
             units.append(_Unit(kind.domain, step_mw, -(-tasks // per_device) * kind.count))
         return [one for one in units if one.count], -(-count // per_device)
 

@@ -43,7 +43,12 @@ class PowerControl:
     def __init__(self, config: CoreConfig) -> None:
         """Nothing runs; budgets are those that the power tree begins with."""
         self.watts = PowerAccount(
-            config.cluster, config.power, config.curve_of, config.tree, config.gpus
+            config.cluster,
+            config.power,
+            config.curve_of,
+            config.tree,
+            config.gpus,
+            own_tops=config.own_tops,
         )
         rules, self._tree = config.rules, config.tree
         self.energy = Joules(self.watts)

@@ -55,14 +55,27 @@ from wattherd.engine.power.domain_headroom import (
     branch_table,
     branches_beside,
 )
-from wattherd.engine.power.domain_loads import DomainLoads, Footprint, Spread, footprint_of
+from wattherd.engine.power.domain_loads import (
+    DomainLoads,
+    Footprint,
+    Spread,
+    footprint_of,
+    told_apart,
+)
 from wattherd.engine.power.energy_price import Prices
 from wattherd.engine.power.feeds import NW, PPM, Feeds, one_domain
 from wattherd.engine.power.measured_demand import Demands
 from wattherd.engine.power.ramp import Ramps, Refusal
 from wattherd.engine.power.reasons import new_to_plan, too_late, too_little
 from wattherd.engine.power.sharing import Device, shared_devices
-from wattherd.estimate.power_curve import CurveOf, PowerCurve, prior_curve, under_one_cap
+from wattherd.estimate.power_curve import (
+    CurveOf,
+    MixedCurve,
+    PowerCurve,
+    by_mean_draw,
+    prior_curve,
+    under_one_cap,
+)
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
@@ -101,6 +114,9 @@ class PlanOrder(NamedTuple):
 # W4. Idle devices count, held or not (`_idle_nw`). A device that is given back does not stop
 # drawing; a sleeping node is counted idle, so that waking it breaks no budget.
 #
+# W4a. A device counts at no more than its own model draws, whatever the cap of its job. At the cap,
+# a job across GPU models is throttled where the watts of all its devices are there.
+#
 # W5. A shared device counts once, at its dearest job (`engine.power.sharing`).
 #
 # W6. Who is new must fit under falls that come soon (`_doomed`); who has a plan stays until the
@@ -118,8 +134,13 @@ class PowerAccount:
         curve_of: CurveOf,
         tree: PowerTree | None = None,
         gpus: Mapping[str, GpuModel] = GPUS,
+        *,
+        own_tops: bool = True,
     ) -> None:
         """Start with the budgets that the tree begins with; a site budget may come on top.
+
+        With `own_tops` a device of a job across GPU models counts at no more than its own model
+        draws; without, at the job's cap, as in journals of the time before.
 
         Raises:
             UserError: the tree does not feed exactly the nodes of the cluster.
@@ -127,6 +148,7 @@ class PowerAccount:
         self.policy = policy
         self.gpus = gpus
         self.curve_of = curve_of
+        self.own_tops = own_tops
         self.feeds = Feeds(tree or one_domain(cluster), cluster)
         # What is left of the difference between a flat budget and a tree. Below one plain budget
         # all places are alike: equal jobs can be served as one (`DemandClasses`), no place need be
@@ -302,13 +324,17 @@ class PowerAccount:
 
     # Compared by identity and not by value: a plan hands the same tuple on to the start, and to
     # compare two tuples of allocations costs what it takes to count them.
-    def _footprint(self, job_id: str, allocations: tuple[Allocation, ...]) -> Footprint:
+    def _footprint(self, spec: JobSpec, allocations: tuple[Allocation, ...]) -> Footprint:
         """Where `allocations` stand: mostly where the job is booked already."""
-        known = self._held.footprint(job_id)
+        known = self._held.footprint(spec.id)
         if known.allocations is not allocations:
-            known = self._plan.footprint(job_id)
+            known = self._plan.footprint(spec.id)
         if known.allocations is not allocations:
             known = footprint_of(allocations, self.feeds, self._idle_mw, self._models)
+        if len(known.models) > 1 and self.own_tops:
+            tops_mw = tuple(as_mw(self.curve_of(spec, model).max_w) for model in known.models)
+            if tops_mw != known.tops_mw:
+                known = told_apart(known, tops_mw, self.feeds, self._idle_mw, self._models)
         return known
 
     def speed(self, job: JobRecord) -> float:
@@ -346,7 +372,7 @@ class PowerAccount:
         self._due = True
         if self._asks.pop(job.id, None) is not None:
             self._demand.drop(job)
-        footprint = self._footprint(job.id, job.wanted)
+        footprint = self._footprint(job.spec, job.wanted)
         curve = self._curve(job.spec, footprint.models)
         if curve is None:
             self._plan.drop(job.id)
@@ -356,6 +382,9 @@ class PowerAccount:
         self._plan.put(job.id, footprint, as_mw(self.least_w(curve)))
         curve = self.demands.within(job.id, curve)
         devices = footprint.devices
+        if len(footprint.parts) > 1 and not footprint.shared:
+            parts = tuple((part.devices, part.top_mw / 1000) for part in footprint.parts)
+            curve = by_mean_draw(curve, parts)
         ask = PowerAsk(job_id=job.id, devices=devices, curve=curve, priority=job.spec.priority)
         self._asks[job.id] = ask
         if devices and not footprint.shared:
@@ -391,7 +420,7 @@ class PowerAccount:
 
         Of a device that it shares, only what it adds to the others of the plan.
         """
-        footprint = self._footprint(job.id, allocations)
+        footprint = self._footprint(job.spec, allocations)
         curve = self._curve(job.spec, footprint.models)
         if curve is None:
             return 0
@@ -419,7 +448,7 @@ class PowerAccount:
 
     def _least_rise(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> Spread:
         """What a job's least needs there would add to the plan, by domain above its devices."""
-        footprint = self._footprint(job.id, allocations)
+        footprint = self._footprint(job.spec, allocations)
         curve = self._curve(job.spec, footprint.models)
         if curve is not None:
             return self._plan.rise_nw(job.id, footprint, as_mw(self.least_w(curve)))
@@ -537,7 +566,7 @@ class PowerAccount:
     # read back or raised. `JobCaps` and the core call it; nobody else writes `_held`.
     def note(self, job: JobRecord) -> None:
         """Book anew what a job's devices may draw now: it started, stopped, or its cap changed."""
-        footprint = self._footprint(job.id, job.allocations)
+        footprint = self._footprint(job.spec, job.allocations)
         curve = self._curve(job.spec, footprint.models)
         if curve is None:
             self._held.drop(job.id)
@@ -578,7 +607,7 @@ class PowerAccount:
 
     def _rise_at_cap(self, job: JobRecord, allocations: tuple[Allocation, ...]) -> Spread:
         """What a job would add there at its planned cap; nothing without GPUs."""
-        footprint = self._footprint(job.id, allocations)
+        footprint = self._footprint(job.spec, allocations)
         curve = self._curve(job.spec, footprint.models)
         if curve is None:
             return {}
@@ -704,7 +733,8 @@ class PowerAccount:
         """
         if not asks:
             return []
-        headroom = DomainHeadroom(self._budget_columns, branches)
+        mixed = {at: self._plan.footprint(asks[at].job_id).parts for at in _mixed(asks)}
+        headroom = DomainHeadroom(self._budget_columns, branches, mixed)
         limits = headroom.limits(asks)
         # A policy that knows no tree is asked as if all stood below the widest domain, and cut back
         # after: a wrong share costs speed, never a budget.
@@ -725,7 +755,7 @@ class PowerAccount:
 
         The job's own, and shared ones where it is the dearest.
         """
-        footprint, owned = self._footprint(job.id, job.wanted), self._plan.shared.owned(job.id)
+        footprint, owned = self._footprint(job.spec, job.wanted), self._plan.shared.owned(job.id)
         if not owned:
             return footprint.branches
         nodes = Counter(node for node, _ in owned)
@@ -741,8 +771,24 @@ def _least(*budgets_w: float | None) -> float | None:
     return min((one for one in budgets_w if one is not None), default=None)
 
 
-def _whole(caps_w: Floats, asks: Asks) -> Floats:
-    """Caps (J,) as drivers take them, in whole watts, but never below what a device can do."""
+def _whole(watts: Floats, asks: Asks) -> Floats:
+    """Caps (J,) as drivers take them, in whole watts, but never below what a device can do.
+
+    `watts` (J,) are what a policy gives each device; across GPU models it is a mean, not a cap.
+    """
+    caps_w, floors_w, mixed = watts, asks.floor_w, _mixed(asks)
+    if mixed:
+        caps_w, floors_w = caps_w.copy(), floors_w.copy()
+        for at in mixed:
+            curve = asks[at].curve
+            caps_w[at], floors_w[at] = curve.cap_w(caps_w[at]), curve.cap_w(floors_w[at])
     # A policy that means 200 W may say 199.9999999: its sums were rounded.
-    whole: Floats = np.maximum(np.trunc(caps_w + 1e-6), asks.floor_w)
+    whole: Floats = np.maximum(np.trunc(caps_w + 1e-6), floors_w)
     return whole
+
+
+def _mixed(asks: Asks) -> list[int]:
+    """Which of the jobs are spread over several GPU models."""
+    curves = asks.curves
+    mixed = [at for at, one in enumerate(curves.curves) if isinstance(one, MixedCurve)]
+    return np.flatnonzero(np.isin(curves.of, mixed)).tolist() if mixed else []

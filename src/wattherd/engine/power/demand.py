@@ -122,7 +122,7 @@ class DemandClasses:
         """Set the planned caps by `levels`, in whole watts; returns jobs whose cap changed."""
         changed: list[JobRecord] = []
         for one, level in zip(self._classes.values(), levels, strict=True):
-            caps = _caps(level, len(one.jobs), one.ask.curve.floor_w)
+            caps = _caps(level, len(one.jobs), one.ask.curve)
             if caps == one.caps:
                 continue
             for job, cap_w, before_w in zip(one.jobs, caps, one.caps, strict=True):
@@ -135,12 +135,16 @@ class DemandClasses:
 
 # At most one job of a class gets an amount between the two levels: the rest of a piece that is too
 # small for all of them.
-def _caps(level: CapLevel, count: int, floor_w: float) -> list[float]:
-    high_w = whole_watts(level.high_w, floor_w)
+def _caps(level: CapLevel, count: int, curve: PowerCurve) -> list[float]:
+    high_w = _whole_cap_w(level.high_w, curve)
     if level.full >= count:
         return [high_w] * count
-    partial_w, low_w = whole_watts(level.partial_w, floor_w), whole_watts(level.low_w, floor_w)
+    partial_w, low_w = _whole_cap_w(level.partial_w, curve), _whole_cap_w(level.low_w, curve)
     return [high_w] * level.full + [partial_w] + [low_w] * (count - level.full - 1)
+
+
+def _whole_cap_w(watts: float, curve: PowerCurve) -> float:
+    return whole_watts(curve.cap_w(watts), curve.cap_w(curve.floor_w))
 
 
 # Rounded down: whole watts that were rounded up would be more than was shared out. The millionth

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from wattherd.engine.power.feeds import NW, PPM, Feeds
 from wattherd.policy.power.choices import Floats, Ints
-from wattherd.policy.power.contract import Asks
+from wattherd.policy.power.contract import Asks, PowerAsk
 from wattherd.policy.power.limits import DomainRoom
 
 # 2**62 leaves room for one addition of two such numbers in 64 bits.
@@ -25,6 +26,8 @@ Branches = tuple[tuple[int, int, int], ...]
 nanowatts there when these devices idle.)
 """
 _NONE = (-1, 0, 0)
+Parts = Sequence[tuple[int, int, Branches]]
+"""By GPU model of one job: whole devices, milliwatts that one draws at most, what is above them."""
 
 
 # Below a shared device only its dearest job asks (`PowerAccount._share_by_device`), and it asks for
@@ -83,13 +86,22 @@ class DomainHeadroom:
     That is each budget less what is drawn beside those devices.
     """
 
-    def __init__(self, budgets: BudgetColumns, branches: Ints) -> None:
-        """The rooms of one plan; `branches` (J, L, 3) are those of each job, domain -1 for none."""
+    def __init__(
+        self, budgets: BudgetColumns, branches: Ints, mixed: Mapping[int, Parts] | None = None
+    ) -> None:
+        """The rooms of one plan; `branches` (J, L, 3) are those of each job, domain -1 for none.
+
+        `mixed` are the jobs across several GPU models, by row.
+        """
         self._names = budgets.names
         path, ppm, idle = budgets.number[branches[:, :, 0]], branches[:, :, 1], branches[:, :, 2]
         if not budgets.everywhere:
             path, ppm, idle = _packed(path, ppm, idle)
         self._path, self._ppm = path, ppm
+        self._mixed = {
+            row: _Mixed.of(parts, path[row], ppm[row], budgets.number)
+            for row, parts in (mixed or {}).items()
+        }
         freed_nw = self._sums(idle)
         self._room_w: Floats
         if budgets.in_64_bits:
@@ -112,7 +124,13 @@ class DomainHeadroom:
     def limits(self, asks: Asks) -> DomainRoom:
         """As policies read it."""
         scale = np.where(self._path >= 0, self._ppm / (PPM * asks.devices)[:, None], 1.0)
-        return DomainRoom(self._room_w, self._path, scale, self._names)
+        bent = {row: one for row, one in self._mixed.items() if not one.even}
+        if not bent:
+            return DomainRoom(self._room_w, self._path, scale, self._names)
+        room_w, path = self._room_w.copy(), self._path.copy()
+        for row, one in bent.items():
+            one.straighten(asks[row], room_w, path[row], scale[row])
+        return DomainRoom(room_w, path, scale, self._names)
 
     def hold(self, caps_w: Floats) -> bool:
         """Whether every domain has enough for these caps (J,)."""
@@ -120,7 +138,16 @@ class DomainHeadroom:
 
     def _used(self, caps_w: Floats) -> Ints:
         mw = np.rint(caps_w * 1000).astype(np.int64)
-        return self._sums(self._ppm * mw[:, None])
+        nw = self._ppm * mw[:, None]
+        for row, one in self._mixed.items():
+            nw[row] = one.nw(int(mw[row]))
+        return self._sums(nw)
+
+    def _nw(self, row: int, cap_w: float) -> Ints:
+        """What a job takes from the domains above it (L,) at a cap."""
+        mw = round(cap_w * 1000)
+        found: Ints = self._mixed[row].nw(mw) if row in self._mixed else self._ppm[row] * mw
+        return found
 
     # Policies share in floats, budgets are integers: what a policy fills to the brim may be over by
     # its rounding, and caps are rounded to whole watts besides. A guard that trusted the policy's
@@ -143,14 +170,64 @@ class DomainHeadroom:
         """Take a watt from the last job below a domain that has one to give."""
         below = np.flatnonzero((self._path == domain).any(axis=1))
         for at in below[::-1].tolist():
-            lower_w = max(caps_w[at] - 1.0, float(asks.floor_w[at]))
+            lower_w = max(caps_w[at] - 1.0, asks[at].curve.cap_w(float(asks.floor_w[at])))
             if lower_w < caps_w[at]:
                 here = self._path[at] >= 0
-                mw = round((lower_w - caps_w[at]) * 1000)
-                used[self._path[at][here]] += self._ppm[at][here] * mw
+                less = self._nw(at, lower_w) - self._nw(at, caps_w[at])
+                used[self._path[at][here]] += less[here]
                 caps_w[at] = lower_w
                 return True
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixed:
+    """What a job across GPU models takes from the domains above it, at one cap."""
+
+    tops_mw: Ints
+    """(M,) what a device of each model draws at most."""
+    ppm: Ints
+    """(M, L) millionths of a watt there for a watt of the cap."""
+    even: bool
+    """Whether each domain feeds the models in the same proportion."""
+
+    @classmethod
+    def of(cls, parts: Parts, path: Ints, ppm: Ints, number: Ints) -> _Mixed:
+        """From the `path` (L,) of a job and the whole `ppm` (L,) there."""
+        at = {int(domain): level for level, domain in enumerate(path) if domain >= 0}
+        table = np.zeros((len(parts), len(path)), dtype=np.int64)
+        for row, (_, _, branches) in enumerate(parts):
+            for domain, each, _ in branches:
+                if int(number[domain]) in at:
+                    table[row, at[int(number[domain])]] = each
+        devices = np.array([part[0] for part in parts], dtype=np.int64)
+        even = (table * devices.sum() == devices[:, None] * np.where(path >= 0, ppm, 0)).all()
+        tops_mw = np.array([part[1] for part in parts], dtype=np.int64)
+        return cls(tops_mw, table, bool(even))
+
+    def nw(self, mw: int) -> Ints:
+        """(L,) nanowatts at a cap of `mw`."""
+        return np.asarray(np.minimum(mw, self.tops_mw) @ self.ppm, dtype=np.int64)
+
+    # Policies know domains that take a fixed part of what a job draws. Here the part changes with
+    # the cap: the large model's rack takes more of it, the higher the cap. The straight line is
+    # right at the lowest and the highest cap; between them `trimmed` takes back what is too much.
+    def straighten(self, ask: PowerAsk, room_w: Floats, path: Ints, scale: Floats) -> None:
+        """Write what policies read of such a job: its `path` and `scale` (L,), and the rooms."""
+        curve, devices = ask.curve, ask.devices
+        ends = [round(curve.cap_w(watts) * 1000) for watts in (curve.floor_w, curve.max_w)]
+        least_w, most_w = (self.nw(mw) / NW for mw in ends)
+        job_w, span_w = devices * curve.floor_w, devices * (curve.max_w - curve.floor_w)
+        for level in np.flatnonzero(path >= 0).tolist():
+            rise_w = float(most_w[level] - least_w[level])
+            domain = int(path[level])
+            if rise_w <= 0 or span_w <= 0:
+                # What it takes there is the same at every cap.
+                room_w[domain] -= least_w[level]
+                path[level], scale[level] = -1, 1.0
+            else:
+                scale[level] = rise_w / span_w
+                room_w[domain] += scale[level] * job_w - least_w[level]
 
 
 def _packed(path: Ints, *values: Ints) -> tuple[Ints, ...]:

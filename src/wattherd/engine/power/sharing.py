@@ -76,20 +76,24 @@ class SharedDevices:
         """The shared devices of a job."""
         return self._devices.get(job_id, [])
 
-    def put(self, job_id: str, devices: list[Device], mw: int) -> None:
-        """Book a job's parts, instead of what it had."""
+    def put(self, job_id: str, devices: list[Device], mw: int, tops_mw: Sequence[int] = ()) -> None:
+        """Book a job's parts at a cap of `mw`, instead of what it had.
+
+        `tops_mw` is what each of the devices draws at most, where they are of several models.
+        """
         self.drop(job_id)
         if not devices:
             return
-        self.above_idle_mw += self.rise_mw(job_id, devices, mw)
+        drawn_mw = [min(mw, top_mw) for top_mw in tops_mw] or [mw] * len(devices)
         self._devices[job_id] = devices
-        for device in devices:
+        for device, each_mw in zip(devices, drawn_mw, strict=True):
+            self.above_idle_mw += self.rise_mw(job_id, (device,), each_mw)
             # The idle watts of a shared device are nobody's either: counted once here, when the
             # first job comes, and not by node as those of free ones.
             if device not in self._jobs_mw:
                 self._jobs_mw[device] = {}
                 self.idle_mw += self._idle_mw[device[0]]
-            self._jobs_mw[device][job_id] = mw
+            self._jobs_mw[device][job_id] = each_mw
 
     def drop(self, job_id: str) -> None:
         """Forget a job."""

@@ -95,6 +95,7 @@ class ComparisonSetup:
     until_s: float = math.inf
     sets_aside: bool = True
     spares: bool = True
+    own_tops: bool = True
     record: bool = False
     history: bool = False
     rates: EnergyRates | None = None
@@ -252,6 +253,7 @@ def core_config(setting: ComparisonSetup, scheduler: BuiltScheduler) -> CoreConf
         rules=setting.rules,
         sets_aside=setting.sets_aside,
         spares=setting.spares,
+        own_tops=setting.own_tops,
     )
 
 

@@ -166,6 +166,7 @@ class Blueprint:
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
             sets_aside=self.rules >= 1,
             spares=self.rules >= 2,
+            own_tops=self.rules >= 2,
         )
 
 
