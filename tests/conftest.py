@@ -14,6 +14,8 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No test talks to a service that whoever runs it has logged in to.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
+# No result is taken from a run before, but where a test says so.
+os.environ["WATTHERD_CACHE"] = "off"
 
 import pytest
 from hypothesis import settings

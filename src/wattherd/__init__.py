@@ -15,12 +15,14 @@ _HOMES = {
     "Packing": ("placement", "Packing"),
     "PredictedDraw": ("watts", "PredictedDraw"),
     "Simulation": ("simulation", "Simulation"),
+    "SweptRuns": ("sweep", "SweptRuns"),
     "Table": ("table", "Table"),
     "allocate": ("watts", "allocate"),
     "compare": ("simulation", "compare"),
     "pack": ("placement", "pack"),
     "predict": ("watts", "predict"),
     "simulate": ("simulation", "run_schedulers"),
+    "sweep": ("sweep", "sweep"),
 }
 """Where each public name is made: a module of `wattherd.library`, and its name there."""
 
@@ -31,6 +33,7 @@ __all__ = [
     "Packing",
     "PredictedDraw",
     "Simulation",
+    "SweptRuns",
     "Table",
     "UserError",
     "__version__",
@@ -39,6 +42,7 @@ __all__ = [
     "pack",
     "predict",
     "simulate",
+    "sweep",
 ]
 
 

@@ -6,6 +6,8 @@ from wattherd.library.simulation import Comparison as Comparison
 from wattherd.library.simulation import Simulation as Simulation
 from wattherd.library.simulation import compare as compare
 from wattherd.library.simulation import run_schedulers as simulate
+from wattherd.library.sweep import SweptRuns as SweptRuns
+from wattherd.library.sweep import sweep as sweep
 from wattherd.library.table import Table as Table
 from wattherd.library.watts import ChosenCaps as ChosenCaps
 from wattherd.library.watts import PredictedDraw as PredictedDraw
@@ -20,6 +22,7 @@ __all__ = [
     "Packing",
     "PredictedDraw",
     "Simulation",
+    "SweptRuns",
     "Table",
     "UserError",
     "__version__",
@@ -28,4 +31,5 @@ __all__ = [
     "pack",
     "predict",
     "simulate",
+    "sweep",
 ]

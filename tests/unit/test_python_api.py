@@ -39,7 +39,9 @@ def figures(found: wh.Simulation) -> list[dict[str, Any]]:
 
 def test_names_are_those_of_the_page() -> None:
     told = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
-    results = {"Simulation", "Comparison", "Packing", "ChosenCaps", "PredictedDraw"}
+    results = {
+        "Simulation", "SweptRuns", "Comparison", "Packing", "ChosenCaps", "PredictedDraw",
+    }  # fmt: skip
     assert told | results == set(dir(wh)) - {"__version__"}
     assert all(re.search(rf"`{name}`", PAGE) for name in results)
 

@@ -1,4 +1,4 @@
-"""Progress on stderr: shown to people, silent for pipes and where `WATTHERD_NO_PROGRESS` is set."""
+"""Progress on stderr where the end is not known; `library/progress.py` shows the rest."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-
-
-def tracked(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """Pass `items` on while a bar counts them to `total`."""
-    if not sys.stderr.isatty() or os.environ.get("WATTHERD_NO_PROGRESS"):
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    yield from track(items, total=total, description=what, console=console, transient=True)
 
 
 def counted(items: Iterable[T], what: str) -> Iterator[T]:

@@ -11,12 +11,13 @@ import click
 
 from wattherd.cli.options import command_line, parse_policies, parse_seeds
 from wattherd.cli.output import printed, prints
-from wattherd.cli.progress import tracked
 from wattherd.cli.sim_compare import compare
 from wattherd.cli.sim_mix import mix
 from wattherd.cli.sim_replay import explain, replay
 from wattherd.cli.sim_run import run
+from wattherd.cli.sim_sweep import sweep
 from wattherd.errors import UserError
+from wattherd.library.progress import tracked
 
 if TYPE_CHECKING:
     from wattherd.experiments.placement.pack import Experiment
@@ -45,6 +46,7 @@ sim.add_command(run)
 sim.add_command(replay)
 sim.add_command(explain)
 sim.add_command(compare)
+sim.add_command(sweep)
 sim.add_command(mix)
 sim.add_command(schema)
 

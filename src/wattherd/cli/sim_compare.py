@@ -11,7 +11,7 @@ import click
 
 from wattherd.cli.options import command_line, parse_policies
 from wattherd.cli.output import printed, prints
-from wattherd.cli.progress import tracked
+from wattherd.library.progress import tracked
 
 if TYPE_CHECKING:
     from wattherd.experiments.schedule.run import ComparedRun

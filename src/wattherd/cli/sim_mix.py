@@ -12,8 +12,8 @@ import click
 
 from wattherd.cli.options import command_line, parse_policies, parse_seeds
 from wattherd.cli.output import printed, prints
-from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
+from wattherd.library.progress import tracked
 
 if TYPE_CHECKING:
     from wattherd.experiments.schedule.ps_mix import MixMean, MixRun

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from wattherd.cli.options import command_line, parse_policies
 from wattherd.cli.output import printed, prints
-from wattherd.cli.progress import tracked
 from wattherd.errors import UserError
+from wattherd.library.progress import tracked
 
 if TYPE_CHECKING:
     from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup

@@ -44,7 +44,7 @@ def input_file(given: Source, field: str, *, lines: bool = False) -> Iterator[Pa
         try:
             yield path
         except UserError as error:
-            error.where = _by_row(error.where, path, field, header=not lines)
+            error.where = by_row(error.where, path, field, header=not lines)
             error.args = (error.line(),)
             raise
 
@@ -61,7 +61,7 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _by_row(where: str, path: Path, field: str, *, header: bool) -> str:
+def by_row(where: str, path: Path, field: str, *, header: bool) -> str:
     """`/tmp/wattherd-x/jobs.csv:3` as `jobs, row 2`."""
     found = re.match(re.escape(str(path)) + r"(?::(\d+))?(.*)", where, re.DOTALL)
     if found is None:

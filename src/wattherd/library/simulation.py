@@ -75,7 +75,7 @@ def run_schedulers(
         UserError: an input that cannot be used; names file, row or field.
     """
     chosen = preset or ("none" if format in TIMED else None)
-    budgets = [_budget_text(budget)]
+    budgets = [budget_text(budget)]
     with input_file(jobs, "jobs", lines=True) as file:
         document: dict[str, Any] = {
             "cluster": cluster,
@@ -98,7 +98,12 @@ def run_schedulers(
         return found if isinstance(jobs, str | Path) else replace(found, frame=file.read_text())
 
 
-def _budget_text(budget: Watts | None) -> str | None:
+def budget_text(budget: Watts | None) -> str | None:
+    """A budget as a scenario has it.
+
+    Raises:
+        UserError: no number of watts.
+    """
     if budget is None or isinstance(budget, str):
         return budget
     if not math.isfinite(budget):
