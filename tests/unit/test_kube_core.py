@@ -449,14 +449,14 @@ def test_where_agents_are_dead_nothing_starts_again_under_caps_that_nobody_sets(
 def test_a_node_whose_agent_answers_late_is_open_again_at_once() -> None:
     desk = _with_dead_agents(nodes=2, jobs=3)
     _pass(desk, 30.0)
-    assert desk.scheduler._silent == {"n0", "n1"}
+    assert set(desk.scheduler._closed) == {"n0", "n1"}
     desk.submit(GangJob(name="later", at_s=30, duration_s=10_000))
     desk.settle()
     assert len(desk.story) == 3
     desk.answers = True
     desk.answer()
     desk.settle()
-    assert not desk.scheduler._silent
+    assert not desk.scheduler._closed
     assert [line[1:3] for line in desk.story[3:]] == [("start", "later")]
 
 
@@ -471,4 +471,4 @@ def test_an_agent_that_does_not_answer_closes_its_own_node_only() -> None:
         for order in desk.scheduler.curb_orders(desk.now_s):
             desk._obey(order)
         desk.settle()
-    assert desk.scheduler._silent == {"n0"}
+    assert set(desk.scheduler._closed) == {"n0"}

@@ -95,14 +95,17 @@ def claims_plugin(plugins: Path, registry: Path) -> None:
 @click.option("--node", required=True, envvar="NODE_NAME", help="This machine, as nodes are named.")
 @click.option("--helper", type=_PATH, help="Socket of a cap-helper; else devices are used at once.")
 @_devices
+@click.option("--rest", is_flag=True, help="Hold GPUs that no pod has at their lowest cap.")
 @click.option("--lease", help="NAMESPACE/NAME of the lease that who decides renews.")
 @click.option("--daemonset", help="NAMESPACE/NAME: while that is there, caps stay at the end.")
 @click.option("--kubeconfig", type=_PATH, help="As of kubectl.")
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option("--health", help="ADDRESS:PORT for /healthz, /readyz and /metrics.")
 def agent(
+    *,
     node: str,
     helper: Path | None,
+    rest: bool,
     lease: str | None,
     daemonset: str | None,
     kubeconfig: Path | None,
@@ -119,6 +122,7 @@ def agent(
     bench = _bench_options({**chosen, "node": node})
     options = AgentOptions(
         node=node,
+        rests=rest,
         lease=compose.object_named(lease, "--lease"),
         lease_s=bench.lease_s,
         daemon_set=compose.object_named(daemonset, "--daemonset"),

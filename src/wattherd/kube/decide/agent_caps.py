@@ -23,6 +23,8 @@ _OVER = frozenset({"Succeeded", "Failed"})
 STANDS_S = 3.0
 """So long must a higher cap stand, or none, until it counts; a lower one counts at once."""
 MOST_ASKS = 64
+SAME_W = 0.5
+"""A cap nearer than this to the lowest is the lowest: drivers round."""
 Assigned = Mapping[str, Sequence[str]]
 """UUIDs of the GPUs that the kubelet gave to each pod, by namespace/name."""
 
@@ -180,6 +182,47 @@ def gpus_given(
         return tuple(by_number[number] for number in numbers)
     everything = ask_of_foreign(pod).whole == len(gpus) > 0
     return tuple(one.uuid for one in gpus) if everything else None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGpus:
+    """Pods (by uid) that have GPUs of a node, which these are, and those that none of them has."""
+
+    by: frozenset[str]
+    theirs: frozenset[str]
+    idle: tuple[GpuState, ...]
+
+
+def held_gpus(
+    pods: Iterable[Pod], node: Node, gpus: Sequence[GpuState], assigned: Assigned | None
+) -> HeldGpus | None:
+    """Who has GPUs; None where nobody knows who has which.
+
+    Pods that are not known yet have none: what the kubelet gave them is left as it is. It may still
+    tell of pods that ended, and what it gives under names of its own (parts of a GPU) is not known.
+    """
+    by, taken, obeys = set[str](), set[str](), node.metadata.label(names.GPU_SHARES) == "annotation"
+    for pod in pods:
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        told = assigned is not None and key in assigned
+        if pod.status.phase in _OVER or not (told or ask_of_foreign(pod).uses_gpus):
+            continue
+        if assigned is not None and not told and not obeys:
+            continue  # the kubelet has given it none yet
+        mine = gpus_given(pod, node, gpus, assigned)
+        if mine is None:
+            return None
+        by.add(pod.metadata.uid)
+        taken.update(mine)
+    idle = tuple(one for one in gpus if one.uuid not in taken)
+    return HeldGpus(frozenset(by), frozenset(taken), idle)
+
+
+def is_at_rest(gpu: GpuState) -> bool:
+    """Whether a GPU was read back at the lowest cap that it takes."""
+    if gpu.cap_w is None or gpu.lowest_w is None:
+        return False
+    return gpu.cap_w <= gpu.lowest_w + SAME_W
 
 
 def limit_of(node: Node) -> float:

@@ -54,28 +54,42 @@ class NodeNotes:
 
     _labels: Mapping[str, str] = field(default_factory=dict)
     _problem: str = ""
+    _at_rest: str | None = None
     _draw_w: float | None = None
     _at_s: float = float("-inf")
 
     def due(
-        self, draw_w: float | None, gpus: Sequence[GpuState], problem: str, now_s: float, stamp: str
+        self,
+        draw_w: float | None,
+        gpus: Sequence[GpuState],
+        problem: str,
+        now_s: float,
+        stamp: str,
+        at_rest: str | None = None,
     ) -> NodeNote | None:
-        """What to write now; `stamp` is the time as the API writes it. None: nothing."""
+        """What to write now; `stamp` is the time as the API writes it. None: nothing.
+
+        What is `at_rest` is told at once, since pods wait for it.
+        """
         labels = limits_labels(gpus) if gpus else {**self._labels, names.AGENT: "true"}
         changed = labels != self._labels or problem != self._problem
-        if not changed and not self._draw_is_news(draw_w, now_s):
-            return None
-        if changed and now_s - self._at_s < PATIENCE_S:
-            return None
+        if at_rest == self._at_rest:
+            if not changed and not self._draw_is_news(draw_w, now_s):
+                return None
+            if changed and now_s - self._at_s < PATIENCE_S:
+                return None
         self._labels, self._problem, self._draw_w, self._at_s = labels, problem, draw_w, now_s
+        self._at_rest = at_rest
         annotations = {names.AGENT_PROBLEM: problem} if problem else {}
+        if at_rest is not None:
+            annotations[names.AT_REST] = at_rest
         if draw_w is not None:
             annotations |= {names.DRAW_W: f"{draw_w:.0f}", names.DRAW_AT: stamp}
         return NodeNote(labels, annotations)
 
     def failed(self) -> None:
         """It was not written: it is due again after the least time."""
-        self._labels, self._draw_w = {}, None
+        self._labels, self._draw_w, self._at_rest = {}, None, None
 
     def _draw_is_news(self, draw_w: float | None, now_s: float) -> bool:
         since_s = now_s - self._at_s

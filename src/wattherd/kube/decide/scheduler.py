@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +41,7 @@ from wattherd.kube.account.neighbours import apart
 from wattherd.kube.account.pending_pods import Queueing
 from wattherd.kube.account.planned_fleet import PlannedFleet
 from wattherd.kube.account.quota import quota_of
+from wattherd.kube.account.rest_proof import NOT_AT_REST, RestProof
 from wattherd.kube.account.workload_index import WorkloadIndex
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Node, Pod
@@ -132,8 +132,9 @@ class KubeScheduler:
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
         self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups)
         self._book.keeps_jobs = choice is not None
-        self._silent: AbstractSet[str] = frozenset()
-        """Nodes whose agents were asked for caps and did not answer."""
+        self._closed: Mapping[str, str] = {}
+        """By node that takes no pods under caps: why."""
+        self._rest = RestProof(fleet, self._is_under_a_budget)
         self._caps = CoreCaps(self._book.works, fleet, self._pods, self._is_capped)
         self._planner: CorePlanner | None = None
         self._gang: Gang | None = None
@@ -180,24 +181,36 @@ class KubeScheduler:
         self._dirty |= changed
         self._freed |= changed
         self._watts_moved |= changed
-        for uid in self.unfenced.node_seen(node):
-            self._strike(uid)
+        self._strike_all(self.unfenced.node_seen(node))
         for pod in self.unfenced.ghosts(node):
             self.pod_seen(pod, 0.0)
+        self._strike_all(self._rest.node_seen(node))
 
     def _judged(self, facts: NodeFacts) -> NodeFacts:
-        closed = facts.name in self._silent and not facts.problem
-        return replace(facts, problem=SETS_NO_CAPS) if closed else facts
+        return replace(facts, problem=facts.problem or self._closed.get(facts.name, ""))
 
-    def _close(self, silent: AbstractSet[str]) -> None:
-        """Nothing more goes to these nodes, whose agents set no caps; others are open again."""
-        others, self._silent = self._silent ^ silent, silent
-        for name in sorted(others & self.fleet.nodes.keys()):
+    def _close(self, at_s: float) -> None:
+        """Nothing more goes to nodes where nobody would hold a cap; others are open again."""
+        self._strike_all(self._rest.late(at_s))
+        before = self._closed
+        self._closed = dict.fromkeys(self._rest.unproven(), NOT_AT_REST)
+        self._closed |= dict.fromkeys(self._caps.silent(at_s), SETS_NO_CAPS)
+        for name in sorted((before.keys() | self._closed.keys()) & self.fleet.nodes.keys()):
+            if before.get(name) == self._closed.get(name):
+                continue
             facts = self.fleet.nodes[name]
-            if facts.problem == SETS_NO_CAPS:
+            if facts.problem == before.get(name):
                 facts = replace(facts, problem="")
             self.fleet.node_seen(self._judged(facts))
             self._freed = True
+
+    def _is_under_a_budget(self, node: str) -> bool:
+        """Whether the core shares out watts that this node may draw."""
+        facts = self.fleet.nodes.get(node)
+        if self.choice is None or facts is None:
+            return False
+        path = self.domains.tree.path(facts.domain)
+        return any(name in self.domains.budgets_mw for name in path)
 
     def node_gone(self, name: str) -> None:
         """A node was deleted; its pods draw until they are gone, too.
@@ -212,8 +225,8 @@ class KubeScheduler:
                 )
         self.fleet.node_gone(name)
         self._dirty = self._watts_moved = True
-        for uid in self.unfenced.node_gone(name):
-            self._strike(uid)
+        self._strike_all(self.unfenced.node_gone(name))
+        self._strike_all(self._rest.node_gone(name))
 
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended is as one that is gone."""
@@ -236,14 +249,29 @@ class KubeScheduler:
             self._freed |= bool(seat and self._eligible.wishful)
 
     def pod_gone(self, uid: str) -> None:
-        """A pod was deleted; on a node that is silent it may run on."""
+        """A pod was deleted; on a node that is silent it may run on.
+
+        Its GPUs may be at a cap that others are not to start at.
+        """
         held = self.fleet.holdings.get(uid)
-        if held is None or not held.confirmed or not self.unfenced.keeps(uid, held.node):
+        if (
+            held is not None
+            and held.confirmed
+            and (self.unfenced.keeps(uid, held.node) or self._rest.keeps(uid, held.node))
+        ):
+            return
+        self._strike(uid)
+
+    def _strike_all(self, uids: Iterable[str]) -> None:
+        for uid in uids:
             self._strike(uid)
 
     def _strike(self, uid: str) -> None:
         self.curb.stopping.forget(uid)
-        self._freed |= uid in self.fleet.holdings
+        held = self.fleet.holdings.get(uid)
+        if held is not None:
+            self._freed = True
+            self._rest.left(held.node)
         self._watts_moved |= self._freed
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
@@ -311,6 +339,7 @@ class KubeScheduler:
             self.domains.tree, self._seen_version = tree, -1
             self.fleet.feed(self.domains.fed)
         self.domains.budgets_mw = dict(budgets_mw)
+        self._rest.budgets_changed()
         self._dirty = self._freed = self._watts_moved = True
 
     # What to do -----------------------------------------------------------------------------------
@@ -329,10 +358,11 @@ class KubeScheduler:
         if self._departures.are_late(at_s):
             self._dirty = self._freed = True
         late = self._fulfilment.is_late(at_s) or self._caps.is_late(at_s)
+        late = late or self._rest.is_late(at_s)
         if not (self._dirty or awake or late):
             return []
         self._dirty = False
-        self._close(self._caps.silent(at_s))
+        self._close(at_s)
         for uid in self._seats.call_in(self._pods, at_s):
             self._queueing.stir(uid)
         self.fleet.tidy(len(self._pods))

@@ -13,13 +13,13 @@ import http
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from wattherd.errors import ClusterError, UserError
+from wattherd.errors import ClusterError
 from wattherd.kube.api import names
 from wattherd.kube.api.access import Access
 from wattherd.kube.api.api_objects import Lease, decoder
@@ -30,13 +30,10 @@ from wattherd.kube.api.reflector import Selection
 from wattherd.kube.api.transport import ApiUnreachable, RefusedByApi
 from wattherd.kube.decide.agent_caps import (
     Lately,
-    NodeRound,
-    PodCapWish,
-    caps_of,
-    limit_of,
     wishes_of,
 )
-from wattherd.kube.decide.agent_notes import NodeNote, NodeNotes, PodNote, PodNotes, show
+from wattherd.kube.decide.agent_notes import NodeNote, PodNote, show
+from wattherd.kube.decide.agent_round import AgentRound, NodeCapSetter
 from wattherd.kube.decide.node_loop import NodePower
 
 # --- Whether whoever decides about power is still heard of: by the lease that it renews.
@@ -81,35 +78,16 @@ _GONE = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT)
 _LEASE = decoder(Lease)
 
 
-class NodeCapSetter(Protocol):
-    """What holds caps; every method may raise `ClusterError`."""
-
-    def look(self) -> NodeRound:
-        """Tell what is; what was ordered goes on."""
-        ...
-
-    def hold(
-        self, caps_w: Mapping[str, float], lease_s: float, limit_w: float | None = None
-    ) -> NodeRound:
-        """Hold these by UUID for so long, put back all others, and tell what is.
-
-        `limit_w` is what the node may draw; None leaves its limit as it was.
-        """
-        ...
-
-    def put_back(self) -> None:
-        """Put back all that was changed."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """Which node; the lease of whoever decides, if it has one, and how long its silence may last.
 
-    `daemon_set` is what this agent belongs to: while that is there, a successor will come.
+    `daemon_set` is what this agent belongs to: while that is there, a successor will come. One that
+    `rests` holds GPUs that no pod has at their lowest cap, and tells how many (`gpus_at_rest`).
     """
 
     node: str
+    rests: bool = False
     lease: ObjectMeta | None = None
     lease_s: float = 60.0
     daemon_set: ObjectMeta | None = None
@@ -161,11 +139,7 @@ class LiveAgent:
         self.feed.follow(Selection("/api/v1/pods", Pod, fields=here), self._seen.hear_pods)
         self.feed.also(self._work)
         self._contact = LeaderContact(options.lease_s, time.monotonic())
-        self._node_notes, self._pod_notes = NodeNotes(), PodNotes()
-        self._look: NodeRound | None = None
-        self._assigned: dict[str, Sequence[str]] | None = None
-        self._asked_w: dict[str, float] | None = None
-        self._limit_w: float | None = None
+        self._rounds = AgentRound(caps, self, rests=options.rests)
         self._said = ""
         self._looked_s = float("-inf")
         self._ended = threading.Event()
@@ -200,54 +174,19 @@ class LiveAgent:
     def _round(self) -> None:
         """Have held what is asked for now, as far as it is known who has which GPU."""
         now_s = time.monotonic()
-        look = self._look if self._look is not None and self._look.gpus else self._caps.look()
-        self._look = look
+        left_s = self._contact.left_s(now_s)
         node, pods = self._seen.node, list(self._seen.pods.values())
         if not self.feed.sees() or node is None:
-            if self._asked_w is not None:  # an old picture is better than none, for a lease
-                self._caps.hold(self._asked_w, self._contact.left_s(now_s))
+            self._rounds.go_on(left_s)  # an old picture is better than none, for a lease
             if self.feed.sees():
                 self._tell(f"there is no node {self._options.node}")
             return
-        wishes = self._wishes(node, pods, look)
-        trouble = self._hear_limit(node)
-        if look.gpus:
-            look = self._held(wishes, now_s)
-            wishes = self._wishes(node, pods, look)
-            if caps_of(wishes) != self._asked_w:  # it was not known before who has which
-                look = self._held(wishes, now_s)
-        silent = self._contact.left_s(now_s) <= 0
-        problem = "; ".join([*filter(None, [trouble]), *_problems(look, wishes, silent=silent)])
-        self._tell(problem)
-        self._write(node, look, wishes, problem, now_s)
-
-    def _held(self, wishes: list[PodCapWish], now_s: float) -> NodeRound:
-        self._asked_w = caps_of(wishes)
-        left_s = self._contact.left_s(now_s)
-        self._look = self._caps.hold(self._asked_w, left_s, self._limit_w)
-        return self._look
-
-    def _hear_limit(self, node: Node) -> str:
-        """Take the node's limit; what is wrong with it, where the one before goes on to hold."""
-        try:
-            self._limit_w = limit_of(node)
-        except UserError as error:
-            return error.line()
-        return ""
+        lowest_w = self._seen.lately.lowest_w(now_s)
+        self._tell(self._rounds.work(node, pods, lowest_w, now_s, time.time(), left_s))
 
     def power(self) -> NodePower | None:
         """The node as its loop saw it last; None before, and where nothing is held."""
-        return None if self._look is None else self._look.power
-
-    def _wishes(self, node: Node, pods: list[Pod], look: NodeRound) -> list[PodCapWish]:
-        """Who has which GPU does not change while a pod lives, also where nobody tells it now."""
-        if look.assigned is not None:
-            self._assigned = dict(look.assigned)
-        elif self._assigned is not None:
-            here = {f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods}
-            self._assigned = {key: ids for key, ids in self._assigned.items() if key in here}
-        lowest_w = self._seen.lately.lowest_w(time.monotonic())
-        return wishes_of(pods, node, look.gpus, self._assigned, lowest_w)
+        return self._rounds.power()
 
     def _hear_of_the_controller(self) -> None:
         now_s = time.monotonic()
@@ -275,24 +214,16 @@ class LiveAgent:
 
     # Writing --------------------------------------------------------------------------------------
 
-    def _write(
-        self, node: Node, look: NodeRound, wishes: list[PodCapWish], problem: str, now_s: float
-    ) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        for told in self._pod_notes.due(wishes, look.gpus, now_s):
-            self._apply_pod(told)
-        note = self._node_notes.due(look.draw_w, look.gpus, problem, now_s, stamp)
-        if note is not None and not self._apply_node(node, note):
-            self._node_notes.failed()
-
-    def _apply_pod(self, told: PodNote) -> None:
+    def apply_pod(self, told: PodNote) -> None:
+        """Write what a pod is told."""
         namespace, _, name = told.key.partition("/")
         about: dict[str, Any] = {"name": name, "namespace": namespace, "uid": told.uid}
         if told.applied_w is not None:
             about["annotations"] = {names.CAP_APPLIED_W: show(told.applied_w)}
         self._applied(f"/api/v1/namespaces/{namespace}/pods/{name}/status", "Pod", about)
 
-    def _apply_node(self, node: Node, note: NodeNote) -> bool:
+    def apply_node(self, node: Node, note: NodeNote) -> bool:
+        """Whether the node's own notes were written."""
         about = {
             "name": node.metadata.name,
             "uid": node.metadata.uid,
@@ -327,10 +258,14 @@ class LiveAgent:
         if node is not None:  # first the promise is taken back, then what was promised
             for wish in wishes_of(pods, node, (), None):
                 if wish.told_w:
-                    self._apply_pod(PodNote(wish.uid, wish.key, None))
+                    self.apply_pod(PodNote(wish.uid, wish.key, None))
+            alone = NodeNote({names.AGENT: "true"}, {})
+            if self._options.rests and not self.apply_node(node, alone):
+                self._tell("caps are not put back: the node still says that its GPUs rest")
+                return
         self._caps.put_back()
         if node is not None:
-            self._apply_node(node, NodeNote({}, {}))
+            self.apply_node(node, NodeNote({}, {}))
 
     def _has_successor(self) -> bool:
         about = self._options.daemon_set
@@ -344,8 +279,3 @@ class LiveAgent:
         except ApiUnreachable:
             return True
         return "deletionTimestamp" not in json.loads(answer.body)["metadata"]
-
-
-def _problems(look: NodeRound, wishes: list[PodCapWish], *, silent: bool) -> list[str]:
-    found = [*look.problems, *(f"{one.key}: {one.problem}" for one in wishes if one.problem)]
-    return [*found, "who decides is silent: caps sink to the safe one"] if silent else found
