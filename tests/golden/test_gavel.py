@@ -38,6 +38,7 @@ def jobs_of(traces: Path, name: str, table: ThroughputTable) -> tuple[JobSpec, .
     return read_jobs(traces / name, table, left_out=lambda error: None)
 
 
+@pytest.mark.long
 def test_every_published_figure_holds(traces: Path) -> None:
     checks = list(compare(traces / "gavel", program="clarabel"))
     assert [check for check in checks if not check.holds] == []
@@ -47,6 +48,7 @@ def test_every_published_figure_holds(traces: Path) -> None:
         assert (policy, "makespan (h)") in figures
 
 
+@pytest.mark.long
 def test_a_vertex_solver_reaches_the_same_objectives(traces: Path) -> None:
     checks = list(compare(traces / "gavel", program="highs"))
     objectives = [check for check in checks if "objective" in check.quantity]
@@ -129,6 +131,7 @@ class _Solved:
         }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("goal", ["fifo", "max-min-agnostic", "max-min", "ftf", "makespan"])
 @pytest.mark.parametrize(
     "name", ["gavel/max_min_fairness.trace", "gavel/msr_sample/seed0_51b7ef.trace.gz", SHOCKWAVE]

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("gpu", "least"), [("v100", 0.98), ("a40", 0.955)])
 def test_learned_curves_reach_the_known_optimum_within_the_budget(gpu: str, least: float) -> None:
     """At 60 % of its draw the A40 is held by noise: docs/concepts/power-prediction.md."""

@@ -89,6 +89,7 @@ def default_trace(files: OpenbFiles) -> Experiment:
     return experiment
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_core", [False, True])
 @pytest.mark.parametrize("policy", GOLDEN)
 def test_every_decision_equals_the_golden_one(
@@ -113,6 +114,7 @@ def test_every_decision_equals_the_golden_one(
         assert abs(difference) <= 1e-3, (mine, theirs)
 
 
+@pytest.mark.long
 def test_fgd_ends_as_published(default_trace: Experiment) -> None:
     """95.3 % of GPU milli allocated, 2,532 of 10,866 pods lost, 291.36k milli fragmented."""
     run = run_once(default_trace, "fgd", 42)
@@ -125,6 +127,7 @@ def test_fgd_ends_as_published(default_trace: Experiment) -> None:
 # --- FGD: every bin --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sample_of_the_published_bins(files: OpenbFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     deterministic = [policy for policy in fgd_atc23.POLICIES if policy != "random"]
     only(deterministic, fgd_atc23, monkeypatch)
@@ -134,6 +137,7 @@ def test_a_sample_of_the_published_bins(files: OpenbFiles, monkeypatch: pytest.M
     assert failing(checks) == []
 
 
+@pytest.mark.long
 def test_a_constrained_trace_agrees_on_the_mean(
     files: OpenbFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +147,7 @@ def test_a_constrained_trace_agrees_on_the_mean(
     assert failing(checks) == []
 
 
+@pytest.mark.long
 def test_a_wrong_figure_is_noticed(files: OpenbFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison itself: FGD's bins held against best fit's published ones."""
     monkeypatch.setattr(fgd_atc23, "POLICIES", {"fgd": "05-BestFit"})
@@ -164,6 +169,7 @@ def test_every_published_bin(files: OpenbFiles, trace: str) -> None:
 # --- PWR: GRAR and power saved at equal load -------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sample_of_the_power_reference(
     files: OpenbFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +180,7 @@ def test_a_sample_of_the_power_reference(
     assert failing(checks) == []
 
 
+@pytest.mark.long
 def test_expected_power_is_reported_beside_pwr(
     files: OpenbFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

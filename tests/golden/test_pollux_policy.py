@@ -43,6 +43,7 @@ def commands(result: ComparedRun) -> str:
     return digest(result.recording.commands)
 
 
+@pytest.mark.long
 def test_a_run_repeats_under_its_seed_and_replays_from_its_log(
     traces: Path, tmp_path: Path
 ) -> None:
@@ -56,12 +57,14 @@ def test_a_run_repeats_under_its_seed_and_replays_from_its_log(
     assert digest(one for event in events for one in core.handle(event)) == written
 
 
+@pytest.mark.long
 def test_another_seed_is_another_search(traces: Path) -> None:
     jobs = early_jobs(traces, 12)
     runs = {commands(simulate(setting(jobs, seed=s, until_s=6000.0), "pollux")) for s in (1, 2)}
     assert len(runs) == 2
 
 
+@pytest.mark.long
 def test_adapting_sizes_and_batches_beats_least_attained_service(traces: Path) -> None:
     jobs = early_jobs(traces, 12)
     ours, theirs = (simulate(setting(jobs), policy).row for policy in ("pollux", "tiresias"))

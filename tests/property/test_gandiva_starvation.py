@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ GPUS = 4
 LASTING_S = 2_500.0
 
 
+@pytest.mark.long
 @given(
     gaps=st.lists(st.sampled_from([5.0, 15.0, 30.0]), min_size=1, max_size=8),
     lengths=st.lists(st.sampled_from([20.0, 90.0, 400.0]), min_size=1, max_size=8),

@@ -67,11 +67,13 @@ def first(folder: Path) -> Left:
     return packed(folder, "first")
 
 
+@pytest.mark.long
 def test_every_run_left_its_files(first: Left) -> None:
     assert len(first.runs) == 2 * len(POLICIES)
     assert len(first.files) == 2 * 2 * len(POLICIES)
 
 
+@pytest.mark.long
 def test_results_do_not_depend_on_the_hash_seed(folder: Path, first: Left) -> None:
     assert packed(folder, "hash", hash_seed="2") == first
 

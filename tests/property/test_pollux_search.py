@@ -277,6 +277,7 @@ def test_one_job_climbs_to_the_best_of_all_states(given: Given) -> None:
     assert values[0, 0] == pytest.approx(problem.evaluate(fair)[:, 0].min(), rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_job_whose_fair_share_cannot_be_split_runs_where_its_batch_can() -> None:
     """Fourteen samples, five or six at a time: three replicas can, the two of a fair share not."""
     job = alone(4, step(), SEVEN)

@@ -22,6 +22,7 @@ from amdsmi_driver import (
 )
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with"),
     pytest.mark.skipif(wrapper() is None, reason="amdsmi is not installed"),
 ]

@@ -24,7 +24,7 @@ from wattherd.devices.knobs.contract import NO_LIMIT, OrderResult
 from wattherd.devices.knobs.registry import open_knob, open_switch
 from wattherd.devices.wire.device_errors import Trouble
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("both_ways")]
 
 needs_dcmi = pytest.mark.skipif(
     importlib.util.find_spec("pyghmi") is None, reason="pyghmi is not installed"

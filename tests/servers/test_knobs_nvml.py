@@ -14,7 +14,10 @@ import pytest
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 from nvml_driver import COMPILER, IGNORED, LOST, NO_PERMISSION, NOT_SUPPORTED, Driver
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a driver with"),
+]
 
 
 UNCHANGED = "accepted-but-unchanged"

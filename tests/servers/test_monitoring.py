@@ -27,7 +27,10 @@ from wattherd.library.client import Client
 
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+]
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 PATIENCE_S = 120.0
 

@@ -17,7 +17,7 @@ from wattherd.devices.meters.registry import open_meter
 from wattherd.devices.wire.device_errors import DeviceError, Trouble
 from wattherd.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("both_ways")]
 
 PLACES = "/lib/nut:/usr/lib/nut:/usr/libexec/nut:/usr/local/sbin"
 UPSD, DUMMY = (shutil.which(name, path=PLACES) for name in ("upsd", "dummy-ups"))

@@ -22,7 +22,10 @@ from wattherd.devices.meters.registry import open_meter
 from wattherd.devices.wire.device_errors import DeviceError, Trouble
 
 PROMETHEUS = shutil.which("prometheus")
-pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed"),
+]
 PATIENCE_S = 20.0
 
 

@@ -23,7 +23,7 @@ from wattherd.errors import UserError
 
 SNMPD = shutil.which("snmpd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 POWER = "1.3.6.1.4.1.318.1.1.26.4.3.1.5"
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("both_ways")]
 needs_snmpd = pytest.mark.skipif(SNMPD is None, reason="snmpd is not installed")
 
 # The protocol of pass_persist: PING/PONG, then `get` with an OID, answered by OID, type and value.

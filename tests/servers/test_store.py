@@ -28,6 +28,8 @@ from wattherd.store.projection import ProjectionBatch
 from wattherd.store.store import ClusterStore
 from wattherd.store.tables import SCHEMA
 
+pytestmark = pytest.mark.long
+
 
 def entries(first: int, last: int) -> list[JournalEntry]:
     return [

@@ -66,6 +66,7 @@ def handed_in(say: Say, *words: str) -> str:
     return said.strip()
 
 
+@pytest.mark.long
 def test_each_task_knows_its_index_and_its_values_and_has_a_log_of_its_own(
     say: Say, service: Serving
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_comparison_names_the_jobs_that_each_run_left_unfinished(tmp_path: Pat
     assert "600W" not in done.stderr
 
 
+@pytest.mark.long
 def test_steps_that_rise_let_it_run_and_nothing_is_said(tmp_path: Path) -> None:
     done = sim(jobs_file(tmp_path, [1, 8, 1, 1]), "--budget", "0:300W,10m:600W")
     assert done.returncode == 0

@@ -422,6 +422,7 @@ def test_the_same_pages_are_there_without_a_service(
     assert 'action="/budget"' not in text
 
 
+@pytest.mark.long
 def test_joules_of_a_job_are_known_without_a_service_and_to_the_next_one(
     left: Path, still: str
 ) -> None:

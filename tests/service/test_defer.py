@@ -65,6 +65,7 @@ def test_begin_times_of_a_rule_are_kept_by_the_scheduler(
     assert "wait-awhile pauses jobs" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_on_the_public_sample_rules_come_in_the_published_order(
     capsys: pytest.CaptureFixture[str],

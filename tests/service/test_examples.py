@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import docs_commands as docs
 
 EXAMPLES = docs.REPOSITORY / "examples"
@@ -50,6 +52,7 @@ def test_no_example_is_left_out() -> None:
         assert Path(example).stem in (TESTS / test).read_text(encoding="utf-8"), example
 
 
+@pytest.mark.long
 def test_the_job_file_is_one_and_runs_its_program() -> None:
     from wattherd.workload.job_file import read_job
 
@@ -59,6 +62,7 @@ def test_the_job_file_is_one_and_runs_its_program() -> None:
     assert "mlp.py" in " ".join(spec.roles[0].command)
 
 
+@pytest.mark.long
 def test_the_scenario_is_run(tmp_path: Path, traces: Path) -> None:
     os.environ.setdefault("WATTHERD_DATA", str(traces.parent))
     scenario = str(EXAMPLES / "pollux-budget.yaml")

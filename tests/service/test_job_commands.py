@@ -71,6 +71,7 @@ def test_what_can_never_run_is_said_when_it_is_handed_in(say: Say) -> None:
     assert f"{said.strip()}: Failed: NeverFits: asked 400" in why
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flag", [(), ("--dry-run",)])
 @pytest.mark.parametrize(
     ("words", "field", "hint"),

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from serving import Serving, until
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 

@@ -411,6 +411,7 @@ def _answers(port: int) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_login_at_an_issuer_that_is_not_ours(elsewhere: str, tmp_path: Path) -> None:
     settings = OidcSettings.model_validate(
         {"issuer": elsewhere, "client_id": CLIENT, "client_secret": _secret(tmp_path),

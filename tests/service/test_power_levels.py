@@ -77,6 +77,7 @@ def run(*arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("power", sorted(POWER_POLICIES))
 def test_not_a_second_above_any_budget_on_any_level(scenario: Path, power: str) -> None:
     for row in run(str(scenario), "--power", power)["policies"]:

@@ -282,6 +282,7 @@ def lines_of(act: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.long
 def test_thousands_of_tasks_end_one_after_the_other() -> None:
     told = Told()
     for index in range(3_000):

@@ -100,6 +100,7 @@ def test_bad_settings_are_refused(heuristic: str, theta: float, gpus: int, probl
         schedule(tasks, heuristic, EdlPool(gpus_per_node=1, gpus=gpus), theta=theta)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_published_energies_at_40_percent(traces: Path) -> None:
     folder = traces / "hkbu_dvfs"

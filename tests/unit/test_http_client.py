@@ -166,6 +166,7 @@ def test_an_answer_cut_short_is_none() -> None:
     assert failure.value.trouble is Trouble.UNREACHABLE
 
 
+@pytest.mark.long
 def test_a_stream_may_be_silent_for_longer_than_its_head_may() -> None:
     def slow(taken: socket.socket, _: bytes) -> None:
         taken.sendall(b"HTTP/1.1 200 OK\r\n\r\nfirst\n")

@@ -164,6 +164,7 @@ FILES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FILES)
 def test_published_files_are_read_whole(kind: str, traces: Path) -> None:
     name, count = FILES[kind]

@@ -160,12 +160,14 @@ def compare(wanted: list[Allocation | None], found: Iterator[Found]) -> int:
     return placed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_first_arrivals_are_placed_as_simulated(trace: Trace, policy: str) -> None:
     found = played(trace.extender(policy), trace.requests[:FEW])
     assert compare(trace.simulated(policy, FEW), found) == FEW
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_second_scheduler_places_the_first_arrivals_as_simulated(
     trace: Trace, policy: str

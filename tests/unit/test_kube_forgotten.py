@@ -204,6 +204,7 @@ def test_nodes_that_are_gone_are_forgotten_with_who_was_there() -> None:
     assert remembered(world.scheduler, "mortal") == {}
 
 
+@pytest.mark.long
 def test_requests_that_nobody_makes_any_more_are_forgotten() -> None:
     """Autoscalers of pods write ever new ones; each has a row for all nodes in the tables."""
     world = Bound("fgd")

@@ -147,6 +147,7 @@ def test_a_meter_corrects_the_sum_and_narrows_its_bound() -> None:
     assert abs(other / alone.draw((0, 0, 0))[0] - 1) < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.72, 0.85])
 def test_a_learning_fleet_stays_within_its_budget_and_finds_the_optimum(share: float) -> None:
     terms = Lesson(shares=(share,), samples=20, noise_sd=0.03, meter_sd=0.002, seeds=(1, 2, 3))

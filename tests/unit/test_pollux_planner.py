@@ -120,6 +120,7 @@ def test_an_answer_that_never_came_is_asked_for_again() -> None:
     assert play.of(StartJob, "a") == [120.0]
 
 
+@pytest.mark.long
 def test_equal_runs_ask_equal_questions() -> None:
     jobs = [elastic(name, at_s=20.0 * at, lasts_s=300.0) for at, name in enumerate("abcdef")]
     assert Play(jobs, 2, 2).asked == Play(jobs, 2, 2).asked

@@ -26,6 +26,7 @@ def document() -> dict[str, Any]:
     return train(1, SHORT)
 
 
+@pytest.mark.long
 def test_training_beats_not_being_trained_on_unseen_episodes(document: dict[str, Any]) -> None:
     untrained = np.zeros(SIZE)
     both = np.array([document["parameters"], untrained])

@@ -86,6 +86,7 @@ def test_the_data_set_is_whole(labelled: EndedJobs) -> None:
     assert (labelled.values[:, AT["GPU"]] == 0).mean() == pytest.approx(0.117, abs=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_fast_classifiers_score_as_tabulated(labelled: EndedJobs) -> None:
     check_table(labelled, TABLE)
@@ -97,6 +98,7 @@ def test_slow_classifiers_score_as_tabulated(labelled: EndedJobs) -> None:
     check_table(labelled, SLOW_TABLE)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_the_five_strongest_features_are_those_reported(labelled: EndedJobs) -> None:
     found = {one.feature: one for one in importances(labelled)}
@@ -116,6 +118,7 @@ def test_the_five_strongest_features_are_those_reported(labelled: EndedJobs) -> 
     assert set(selected(list(found.values()))) == set(TOP_FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_online_scores_rise_with_time_and_hindsight_misleads_early(labelled: EndedJobs) -> None:
     points = score_curve(

@@ -210,6 +210,7 @@ def test_a_light_load_is_not_enlarged(tmp_path: Path) -> None:
     assert "GPUs allocated as the cluster fills up" not in titles(page)
 
 
+@pytest.mark.long
 def test_twenty_policies_are_drawn_without_names_at_the_lines(tmp_path: Path) -> None:
     runs = [a_run(f"policy-{at}", full=80 + at / 2, saved=at) for at in range(20)]
     check(page_of(tmp_path, runs))
@@ -299,6 +300,7 @@ def test_png_and_pdf_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list(tmp_path.glob("report-plots/*"))
 
 
+@pytest.mark.long
 def test_png_and_pdf_are_written_by_the_extra(tmp_path: Path) -> None:
     try:
         import cairosvg  # noqa: F401

@@ -10,6 +10,7 @@ from wattherd.errors import UserError
 from wattherd.experiments.published import aiturbo_hpdc21, hkbu_dvfs
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_all_figures_hold(traces: Path) -> None:
     checks = list(hkbu_dvfs.compare(traces / "hkbu_dvfs"))

@@ -315,6 +315,7 @@ def test_one_garbage_reading_of_a_feed_costs_a_few_seconds_and_is_forgotten() ->
     assert room.cap_w.sum() >= 0.99 * before_w
 
 
+@pytest.mark.long
 def test_a_meter_that_cries_wolf_costs_no_more_than_its_first_alarms() -> None:
     room = Room(a_fleet(4), cap_w=300.0)
     loop = SafetyLoop(room.fleet, CALM)

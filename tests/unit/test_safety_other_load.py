@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 from safety_room import Room, a_fleet, a_loop, limits
 from wattherd.engine.safety.loop import Readings
@@ -21,6 +22,7 @@ class LateMeters(Room):
         return dataclasses.replace(readings, draw_w=unread, draw_at_s=unread)
 
 
+@pytest.mark.long
 def test_meters_that_begin_to_speak_do_not_hide_that_other_load_goes_with_devices() -> None:
     """From what was counted to what is read nothing has changed: no point of a regression."""
     fleet = a_fleet()

@@ -174,6 +174,7 @@ def test_a_node_holds_1001_pods() -> None:
         state.place(on(1, cpu_only(0)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gpus", [MAX_GPUS_PER_NODE + 1, 128])
 def test_a_node_wider_than_a_decision_can_name_is_refused(gpus: int) -> None:
     with pytest.raises(UserError, match=r"node 'wide': gpu: .* more than the 63 .*hint:"):

@@ -55,6 +55,7 @@ def typos() -> Iterator[str]:
 TYPOS = sorted({word for word in typos() if word not in NAMES and len(word) > 3})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [("4",), ()], ids=["a value", "no value"])
 def test_no_misspelt_option_becomes_a_program(say: Say, after: tuple[str, ...]) -> None:
     taken = []

@@ -60,6 +60,7 @@ def test_a_link_to_a_file_of_others_is_not_followed(tmp_path: Path) -> None:
     assert training_reports(tmp_path, "j-1", 1) == []
 
 
+@pytest.mark.long
 def test_of_a_long_file_a_few_hundred_reports_are_read_in_a_moment(tmp_path: Path) -> None:
     steps = 400_000
     _write(tmp_path, 1, "".join(_line(step, loss=1 / step) for step in range(1, steps + 1)))
