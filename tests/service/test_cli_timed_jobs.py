@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from wattherd.cli.main import cli
 from wattherd.experiments.schedule.ordered import MAKERS
 from wattherd.experiments.schedule.simulators import PRESETS
 
@@ -87,3 +89,25 @@ def test_bad_content_ends_in_one_line_and_exit_code_2(tmp_path: Path) -> None:
     done = sim_run(path, "--policy", "fifo")
     assert done.returncode == 2
     assert "jobs wait for each other: b after a after b" in done.stderr
+
+
+def test_what_is_exempt_and_assumed_stands_beside_the_figures(tmp_path: Path) -> None:
+    """A cut that nobody announced, and caps that are in force 5 s after it."""
+    (tmp_path / "jobs.csv").write_text("id,submit_s,duration_s,gpus\na,0,100,4\n")
+    scenario = tmp_path / "late.yaml"
+    scenario.write_text(
+        "policies: [fifo]\npreset: none\ncluster: 1x4:T4\njobs: {file: jobs.csv, format: native}\n"
+        "budgets: ['0:280W,50s:260W']\ncaps: {delay: 5s, ahead: 0s}\n"
+    )
+    ran = CliRunner().invoke(cli, ["sim", "run", str(scenario), "--out", str(tmp_path / "o")])
+    assert ran.exit_code == 0, ran.output
+    assert "fifo: 5.0 s above the budget are exempt" in ran.stderr
+    page = tmp_path / "page.html"
+    told = CliRunner().invoke(cli, ["report", str(tmp_path / "o"), "--out", str(page)])
+    assert told.exit_code == 0, told.output
+    text = page.read_text()
+    assert "fifo drew more than the budget for 5.0 s that are exempt" in text
+    assert "A cap is in force 5.0 s after its order (caps.delay)." in text
+    compared = CliRunner().invoke(cli, ["sim", "compare", str(scenario), "-o", "json"])
+    assert "A cap is in force 5.0 s after its order" in compared.stdout
+    assert "fifo (0:280W,50s:260W, water-filling): 5.0 s above the budget" in compared.stderr

@@ -35,8 +35,10 @@ def compare(
     finished every job and never drew more than the budget. Jobs that a run left unfinished are
     named on stderr, with why.
     """
-    from wattherd.cli.sim_run import tell_unfinished
+    from wattherd.cli.sim_run import tell_exempt, tell_unfinished
+    from wattherd.experiments.schedule.assumptions import assumptions
     from wattherd.experiments.schedule.compare import mark_front
+    from wattherd.experiments.schedule.setup import setting_of
     from wattherd.workload.scenario import read_scenario
 
     given = read_scenario(scenario, changes)
@@ -44,11 +46,16 @@ def compare(
     cases = list(product(policies, given.power, given.budgets))
     ran = list(tracked(_runs(given, cases), len(cases), "comparing"))
     for _, budget, power, result in ran:
-        tell_unfinished(result, f" ({budget or 'no budget'}{f', {power}' if power else ''})")
+        where = f" ({budget or 'no budget'}{f', {power}' if power else ''})"
+        tell_unfinished(result, where)
+        tell_exempt(result.row, where)
     rows = mark_front([row for row, *_ in ran])
     document = {
         "schema": SCHEMA,
         "command": command_line(),
+        "assumptions": assumptions(
+            setting_of(given, budget=given.budgets[0], power=given.power[0])
+        ),
         "scenario": given.stated(),
         "runs": rows,
     }

@@ -227,6 +227,17 @@ def _show(rows: Sequence[Mapping[str, object]]) -> None:
     print_table(head, cells, right_from=1)
     for row in rows:
         _tell_unknown(row)
+        tell_exempt(row)
+
+
+def tell_exempt(row: Mapping[str, object], where: str = "") -> None:
+    """Say for how long draw above a budget was not counted, and why."""
+    from wattherd.units import show_seconds
+
+    exempt_s = float(str(row.get("exempt_s", 0.0)))
+    if exempt_s > 0:
+        text = f"{show_seconds(exempt_s)} above the budget are exempt (exempt_s): caps.delay after"
+        click.echo(f"{row['policy']}{where}: {text} a change that nobody announced", err=True)
 
 
 def _tell_unknown(row: Mapping[str, object]) -> None:

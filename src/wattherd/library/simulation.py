@@ -13,6 +13,7 @@ from typing import Any
 
 from wattherd.engine.core.core import Core
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.assumptions import assumptions
 from wattherd.experiments.schedule.compare import mark_front
 from wattherd.experiments.schedule.explain import JobStory, explain
 from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
@@ -147,6 +148,11 @@ class Simulation:
         return Table.of_rows(_flat(run.row) for run in self.runs)
 
     @property
+    def assumptions(self) -> list[str]:
+        """What the figures take for granted: delays, priors of watts and speed, floors."""
+        return assumptions(self.setting)
+
+    @property
     def jobs(self) -> Table:
         """A row for each job under each scheduler."""
         return Table.of_rows(
@@ -260,6 +266,8 @@ class Comparison:
     scenario: Scenario
     runs: Table
     """A row for each; `on_front` marks the Pareto front of completion time and energy."""
+    assumptions: tuple[str, ...] = ()
+    """What the figures take for granted: delays, priors of watts and speed, floors."""
 
     def _repr_html_(self) -> str:
         return self.runs._repr_html_()
@@ -288,4 +296,9 @@ def compare(scenario: str | Path | Mapping[str, Any]) -> Comparison:
         setting = setting_of(given, budget=budget, power=power)
         row = simulate(setting, policy).row
         rows.append({"power": power if shared else None, "budget": budget, **row})
-    return Comparison(scenario=given, runs=Table.of_rows(map(_flat, mark_front(rows))))
+    first = setting_of(given, budget=given.budgets[0], power=given.power[0])
+    return Comparison(
+        scenario=given,
+        runs=Table.of_rows(map(_flat, mark_front(rows))),
+        assumptions=tuple(assumptions(first)),
+    )

@@ -39,6 +39,7 @@ class LevelFigures:
     domains: Count
     budgets: Count
     over_budget_s: Finite
+    exempt_s: Finite = 0.0
     worst_w: Finite
     worst_domain: str = ""
     mean_use_pct: Finite | None = None
@@ -62,6 +63,7 @@ class PolicyFigures:
     preemptions: Count
     energy_j: dict[str, Finite]
     over_budget_s: Finite
+    exempt_s: Finite = 0.0
     rejected: Count = 0
     cpu_s: Finite | None = None
     levels: tuple[LevelFigures, ...] = ()
@@ -100,6 +102,7 @@ class Sim:
     budget: str | None = None
     power: str = ""
     capacity: ClusterCapacity = ClusterCapacity()
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ COLUMNS = (
     FigureColumn("GPUs held", "%", lambda one: one.gpu_utilisation_pct, _tenth, lower=False),
     FigureColumn("energy", "MJ", lambda one: one.all_energy_j / 1e6, _tenth),
     FigureColumn("over budget", "s", lambda one: one.over_budget_s, _tenth),
+    FigureColumn("exempt", "s", lambda one: one.exempt_s, _tenth),
     FigureColumn("restarts", "", lambda one: float(one.restarts), _count, lower=None),
     FigureColumn("preempted", "", lambda one: float(one.preemptions), _count, lower=None),
     FigureColumn("CPU time", "s", lambda one: one.cpu_s, _tenth, lower=None),
@@ -52,7 +53,8 @@ COLUMNS = (
 
 def columns_of(shown: Sequence[PolicyFigures]) -> tuple[FigureColumn, ...]:
     """`COLUMNS`, and what energy has cost and emitted where that is known."""
-    found = list(COLUMNS)
+    exempt = any(one.exempt_s > 0 for one in shown)
+    found = [one for one in COLUMNS if exempt or one.head != "exempt"]
     if any(one.cost is not None for one in shown):
         currency = next((one.currency for one in shown if one.currency), "")
         found += [
@@ -83,8 +85,8 @@ def table_rows(shown: Sequence[PolicyFigures]) -> list[list[TableCell]]:
     ]
 
 
-LEVEL_HEADS = ("policy", "level", "domains", "with a budget", "above it", "worst", "mean use",
-               "peak use")  # fmt: skip
+LEVEL_HEADS = ("policy", "level", "domains", "with a budget", "above it", "exempt", "worst",
+               "mean use", "peak use")  # fmt: skip
 
 
 def level_rows(shown: Sequence[PolicyFigures]) -> list[tuple[str, ...]]:
@@ -96,6 +98,7 @@ def level_rows(shown: Sequence[PolicyFigures]) -> list[tuple[str, ...]]:
             _count(level.domains),
             _count(level.budgets),
             show_seconds(level.over_budget_s),
+            show_seconds(level.exempt_s),
             f"{show_watts(level.worst_w)} at {level.worst_domain}" if level.worst_w else NONE,
             NONE if level.mean_use_pct is None else f"{level.mean_use_pct:.1f} %",
             NONE if level.peak_use_pct is None else f"{level.peak_use_pct:.1f} %",
@@ -165,6 +168,11 @@ def _budget(shown: Sequence[PolicyFigures]) -> list[str]:
     return [
         f"{one.policy} drew more than the budget for {show_seconds(one.over_budget_s)}."
         for one in over
+    ] + [
+        f"{one.policy} drew more than the budget for {show_seconds(one.exempt_s)} that are exempt: "
+        "caps of changes that nobody announced were not in force yet (caps.delay)."
+        for one in shown
+        if one.exempt_s > 0
     ]
 
 

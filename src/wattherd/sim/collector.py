@@ -88,12 +88,15 @@ class Collector:
         for one in touched:
             self._book(one)
 
+    def close(self) -> None:
+        """Book what jobs drew that still hold devices: time ends now."""
+        for job_id in list(self._held):
+            self._book(job_id)
+
     @property
     def held_j(self) -> float:
-        """Joules of all jobs up to now, those that still hold devices included."""
-        now_s = self._core.now_s
-        still = (draw_w * (now_s - since_s) for since_s, draw_w, _ in self._held.values())
-        return math.fsum([*(one.energy_j for one in self.outcomes.values()), *still])
+        """Joules of all jobs, as far as they are booked."""
+        return math.fsum(one.energy_j for one in self.outcomes.values())
 
     def _with_partners(self, touched: dict[str, None]) -> dict[str, None]:
         """Jobs, and those who share a device with them or did so until now."""

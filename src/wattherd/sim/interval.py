@@ -31,10 +31,10 @@ class JobInterval:
     """Watches beside `meters`, which must watch before it."""
 
     def __init__(self, core: Core, meters: Sequence[Rewinds]) -> None:
-        """No job has ended yet."""
+        """No job has ended yet: if none ever begins, nothing counts."""
         self._core, self._meters = core, meters
         self._gpus = core.held.whole_gpus
-        self._marks: list[Any] | None = None
+        self._marks = [meter.mark() for meter in meters]
         self._holding = False
         """Whether a job was given devices since nothing was held."""
         self.end_s: float | None = None
@@ -60,7 +60,7 @@ class JobInterval:
 
     def close(self) -> None:
         """Set the meters back to the end of the last job, if all jobs have let go."""
-        if self._marks is None or self._held():
+        if self._held():
             self.end_s = None
             return
         for meter, mark in zip(self._meters, self._marks, strict=True):

@@ -40,6 +40,8 @@ class EnergyMeter:
     idle_j: list[float] = field(default_factory=list)
     wake_j: list[float] = field(default_factory=list)
     wasted_j: list[float] = field(default_factory=list)
+    resting_j: list[float] = field(default_factory=list)
+    """What waking nodes draw, and sleeping ones would if they were on."""
     over_budget_s: float = 0.0
     over_budget_j: float = 0.0
     exempt_s: float = 0.0
@@ -49,6 +51,7 @@ class EnergyMeter:
     _run_w: float = 0.0
     _free_w: float = 0.0
     _waking_w: float = 0.0
+    _asleep_w: float = 0.0
     _budget_w: float | None = None
     _surprised_s: float = -math.inf
 
@@ -75,7 +78,7 @@ class EnergyMeter:
             del joules[count:]
 
     def _lists(self) -> tuple[list[float], ...]:
-        return self.run_j, self.idle_j, self.wake_j, self.wasted_j
+        return self.run_j, self.idle_j, self.wake_j, self.wasted_j, self.resting_j
 
     @property
     def ignores(self) -> frozenset[type[Event]]:
@@ -97,9 +100,11 @@ class EnergyMeter:
         """Look at the core as it is since `_at_s`."""
         watts, cluster, rest = self.core.watts, self.core.config.cluster, self.core.rest
         self._stale = False
-        self._waking_w = _idle_w(cluster, rest.waking)
+        self._waking_w, self._asleep_w = (
+            _idle_w(cluster, nodes) for nodes in (rest.waking, rest.asleep)
+        )
         self._run_w = watts.run_w
-        self._free_w = watts.free_w - self._waking_w - _idle_w(cluster, rest.asleep)
+        self._free_w = watts.free_w - self._waking_w - self._asleep_w
         self._budget_w = watts.stated_w
         self._surprised_s = self.core.budgets.surprised_s.get("", -math.inf)
 
@@ -125,6 +130,8 @@ class EnergyMeter:
         self.run_j.append(self._run_w * seconds)
         if self._waking_w:
             self.wake_j.append(self._waking_w * seconds)
+        if self._waking_w or self._asleep_w:
+            self.resting_j.append((self._waking_w + self._asleep_w) * seconds)
         above_w = self.draw_w - self._budget_w if self._budget_w is not None else 0.0
         late_s = self._at_s + seconds - (self._surprised_s + self.reaction_s)
         if above_w > 1e-6:
@@ -139,11 +146,17 @@ class EnergyMeter:
         """Joules of all devices while jobs held them, restarts included."""
         return math.fsum(self.run_j)
 
+    @property
+    def free_j(self) -> float:
+        """Joules of machines and of devices that nobody held, if no node had slept."""
+        return math.fsum((*self.idle_j, *self.resting_j))
+
     def energy_j(self) -> dict[str, float]:
         """Joules by kind."""
-        wasted = math.fsum(self.wasted_j)
+        # A restart that is broken off was counted whole.
+        wasted = min(math.fsum(self.wasted_j), self.held_j)
         return {
-            "run": max(math.fsum(self.run_j) - wasted, 0.0),
+            "run": self.held_j - wasted,
             "idle": math.fsum(self.idle_j),
             "wake": math.fsum(self.wake_j),
             "wasted": wasted,

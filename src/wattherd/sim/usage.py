@@ -6,6 +6,7 @@ job asks a node for as many GPUs as it has, or for all of the node's if it has m
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class UsageMeter:
     """Of the difference between the shares of GPUs and of CPUs in use."""
     free_gpu_s: float = 0.0
     fragment_gpu_s: float = 0.0
+    idle_j: float = 0.0
+    """What machines draw without jobs, and the devices that are free by the book of devices."""
     cpu_capacity_milli: int = field(init=False)
     """Milli-vCPU of all nodes."""
     _gpus: int = field(init=False)
@@ -47,12 +50,21 @@ class UsageMeter:
     _gap: float = 0.0
     _free: int = 0
     _fragment: float = 0.0
+    _idle_w: float = 0.0
+    _machines_w: float = field(init=False)
+    _gpu_idle_w: NDArray[np.float64] = field(init=False)
+    """What one free GPU of each node draws."""
 
     def __post_init__(self) -> None:
         """Tabulate fragments by GPUs of a node and how many of them are free."""
         nodes = self.core.config.cluster.nodes
         self.cpu_capacity_milli = sum(node.cpu_milli for node in nodes)
         self._gpus = sum(node.gpu_count for node in nodes)
+        gpus = self.core.config.gpus
+        self._machines_w = math.fsum(node.idle_w for node in nodes)
+        self._gpu_idle_w = np.array(
+            [gpus[node.gpu_model].idle_w if node.gpu_count else 0.0 for node in nodes]
+        )
         self._at_s = self.begin_s
         table = _fragments(self.specs, int(self.core.held.gpu_count.max(initial=0)))
         self._table, self._rows = table.ravel(), self.core.held.gpu_count * len(table)
@@ -69,14 +81,16 @@ class UsageMeter:
         self.gap_s += self._gap * seconds
         self.free_gpu_s += self._free * seconds
         self.fragment_gpu_s += self._fragment * seconds
+        self.idle_j += self._idle_w * seconds
 
-    def mark(self) -> tuple[float, float, float, float]:
+    def mark(self) -> tuple[float, ...]:
         """What was counted so far (`sim.interval`)."""
-        return self.cpu_milli_s, self.gap_s, self.free_gpu_s, self.fragment_gpu_s
+        used = self.cpu_milli_s, self.gap_s
+        return *used, self.free_gpu_s, self.fragment_gpu_s, self.idle_j
 
-    def rewind(self, mark: tuple[float, float, float, float]) -> None:
+    def rewind(self, mark: tuple[float, ...]) -> None:
         """Forget what was counted since."""
-        self.cpu_milli_s, self.gap_s, self.free_gpu_s, self.fragment_gpu_s = mark
+        self.cpu_milli_s, self.gap_s, self.free_gpu_s, self.fragment_gpu_s, self.idle_j = mark
 
     @property
     def ignores(self) -> frozenset[type[Event]]:
@@ -98,8 +112,9 @@ class UsageMeter:
         self._stale = False
         self._free = held.whole_gpus
         self._cpu_milli = held.used_cpu_milli
-        self._fragment = 0.0
+        self._fragment, self._idle_w = 0.0, self._machines_w
         if self._free:
+            self._idle_w += float(self._gpu_idle_w @ held.whole)
             self._fragment = float(np.add.reduce(self._table.take(self._rows + held.whole)))
         used = (gpus - self._free) / gpus if gpus else 0.0
         self._gap = abs(used - self._cpu_milli / cpus) if cpus else 0.0

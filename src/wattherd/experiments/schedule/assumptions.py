@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wattherd.catalog.gpus import GPUS
 from wattherd.experiments.schedule.run import ComparisonSetup
 from wattherd.units import show_seconds
 
@@ -34,7 +33,7 @@ def _watts(setting: ComparisonSetup) -> list[str]:
     specs = [spec for spec in given.jobs.specs if spec.gpus]
     for model in models:
         known = sum(model in given.power_profiles.get(spec.power_profile, {}) for spec in specs)
-        gpu = GPUS[model]
+        gpu = setting.gpus[model]
         least = gpu.max_w / 2 if gpu.min_cap_w is None else gpu.min_cap_w
         if known < len(specs):
             told.append(
@@ -43,6 +42,8 @@ def _watts(setting: ComparisonSetup) -> list[str]:
                 f"{least:g} W at the least."
             )
         told.append(f"A free {model} draws {gpu.idle_w:g} W, also on a lost node.")
+    if len(models) > 1:
+        told.append("A device draws its job's cap, but never more than its own model can.")
     told.append("A job draws its cap whenever it holds devices, during a restart as well.")
     return told
 

@@ -171,8 +171,9 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
     with _rare_collections():
         recording = world.run(setting.until_s)
     cpu_s = _user_s() - began
-    check_conserved(collector.held_j, meter.held_j)
+    collector.close()
     interval.close()
+    check_conserved(collector, meter, usage)
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
     row |= level_rows(branches.levels()) if branches else {}
@@ -190,17 +191,32 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
 
 
 CONSERVED = 1e-6
-"""Part by which joules of jobs and of devices may differ, for sums of floats."""
+"""Part by which two accounts of the same joules may differ, for sums of floats."""
 
 
-def check_conserved(jobs_j: float, devices_j: float) -> None:
-    """Hold two accounts of the same joules against each other: by job, and by device.
+def check_conserved(collector: Collector, meter: EnergyMeter, usage: UsageMeter) -> None:
+    """Joules of jobs and of idle devices add up to the meter's.
+
+    Each kind has two accounts: held devices by job and by the core's account of watts, idle ones by
+    the book of devices and by the account of watts.
 
     Raises:
         Bug: they differ.
     """
-    if abs(jobs_j - devices_j) > CONSERVED * max(abs(devices_j), 1.0):
-        raise Bug(f"jobs drew {jobs_j:g} J, the devices that they held {devices_j:g} J")
+    told = meter.energy_j()
+    check_equal(collector.held_j, told["run"] + told["wasted"], "jobs", "the devices they held")
+    check_equal(usage.idle_j, meter.free_j, "idle devices by the book", "those of the account")
+
+
+def check_equal(one_j: float, other_j: float, one: str, other: str) -> None:
+    """Hold two accounts of the same joules against each other.
+
+    Raises:
+        Bug: they differ, or one of them is no number.
+    """
+    # The other way round a sum that is no number would pass: NaN is above nothing.
+    if not abs(one_j - other_j) <= CONSERVED * max(abs(other_j), 1.0):
+        raise Bug(f"{one} drew {one_j:g} J, {other} {other_j:g} J")
 
 
 def _standing(job: JobRecord) -> str:
