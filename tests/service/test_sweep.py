@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -104,20 +105,11 @@ def worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # In this process the table of schedulers is made already.
     from wattherd.experiments.schedule import plugged, simulators
 
-    known = simulators.PRESETS["none"].schedulers
-    monkeypatch.setattr(
-        simulators, "PRESETS",
-        {**simulators.PRESETS, "none": _with(simulators.PRESETS["none"], plugged.schedulers())},
-    )  # fmt: skip
-    assert "fifo" in known
+    none = simulators.PRESETS["none"]
+    more = replace(none, schedulers={**plugged.schedulers(), **none.schedulers})
+    monkeypatch.setitem(cast("dict[str, Any]", simulators.PRESETS), "none", more)
     yield tmp_path
     announced.cache_clear()
-
-
-def _with(preset: Any, more: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(preset, schedulers={**more, **preset.schedulers})
 
 
 def notes(folder: Path) -> list[str]:

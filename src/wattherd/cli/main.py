@@ -67,6 +67,7 @@ COMMANDS = {
     "report": ("wattherd.cli.report:report", "A run, or a live site's past, as one page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
     "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),
+    "bench": ("wattherd.cli.bench:bench", "Rank schedulers, power sharing, placement."),
     "cache": ("wattherd.cli.cache:cache", "Kept results of simulations: see, clear."),
     "view": ("wattherd.cli.view:view", "Show what a service left, or a run, in a browser."),
     "traces": ("wattherd.cli.traces:traces", "List, fetch, generate and inspect traces."),

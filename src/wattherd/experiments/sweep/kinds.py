@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from wattherd.experiments.sweep.cell import Files, Place, ScheduleCell
+from wattherd.experiments.sweep.placement_cell import PlacementCell
 
 
 class SweepCell(Protocol):
@@ -33,7 +34,7 @@ class SweepCell(Protocol):
         ...
 
 
-KINDS: Mapping[str, Any] = {ScheduleCell.kind: ScheduleCell}
+KINDS: Mapping[str, Any] = {one.kind: one for one in (ScheduleCell, PlacementCell)}
 """By name, classes with `of_document`."""
 
 

@@ -1,0 +1,1 @@
+"""`wattherd bench`: every policy on fixed workloads under fixed budgets, ranked."""
