@@ -49,7 +49,8 @@ TESTS = {
     ),
     "engine/power/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),
     "engine/power/caps.py": (
-        "unit core", "unit core_races", "property held_watts", "unit cap_rules",
+        "unit caps_as_told", "unit cap_rules", "unit core", "property caps_in_flight",
+        "property held_watts",
     ),
     "engine/jobs/lifecycle.py": ("unit core", "unit core_races"),
     "engine/jobs/waits.py": (
@@ -61,7 +62,9 @@ TESTS = {
     ),
     "engine/core/least_power.py": ("unit set_aside",),
     "engine/core/never_fits.py": ("unit set_aside", "unit gentle_succession"),
-    "engine/power/budgets.py": ("unit budget_sources", "unit set_aside", "unit cap_rules"),
+    "engine/power/budgets.py": (
+        "property budgets_in_time", "unit budget_sources", "unit cap_rules", "unit set_aside",
+    ),
 }  # fmt: skip
 """The quick tests that have to notice, the quickest first."""
 SAME = ("NumberReplacer", "core/ExceptionReplacer")

@@ -29,6 +29,7 @@ from wattherd.model.event import (
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
+from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.workload.cluster_text import parse_cluster
@@ -40,9 +41,9 @@ CLUSTER = parse_cluster("4x2:T4", known=GPUS)  # 10 W idle, 60 to 70 W busy: 80 
 class Desk:
     """A core whose caps are read back when the test says so."""
 
-    def __init__(self, **rules: Any) -> None:
+    def __init__(self, power: PowerPolicy | None = None, **rules: Any) -> None:
         config = CoreConfig(
-            cluster=CLUSTER, planner=Tiresias(), rules=CapRules(**rules), power=Uniform()
+            cluster=CLUSTER, planner=Tiresias(), rules=CapRules(**rules), power=power or Uniform()
         )
         self.core = Core(config)
         self.attempts: dict[str, int] = {}

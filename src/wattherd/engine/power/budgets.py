@@ -123,12 +123,12 @@ class Budgets:
                 known.append(fall.budget_w)
             # Before that, a ramp down allows at each moment what can still be walked down to the
             # fall in time, and no more.
-            elif self._ramped(domain):
-                known.append(fall.budget_w + (self._rules.ramp_down_w_s or 0) * (begins_s - now_s))
+            elif (rate_w_s := self._ramp_w_s(domain)) is not None:
+                known.append(fall.budget_w + rate_w_s * (begins_s - now_s))
         return min((one for one in known if one is not None), default=None)
 
-    def _ramped(self, domain: str) -> bool:
-        return self._rules.ramp_down_w_s is not None and domain in self._site
+    def _ramp_w_s(self, domain: str) -> float | None:
+        return self._rules.ramp_down_w_s if domain in self._site else None
 
     def next_s(
         self, now_s: float, drawn_w: float, grace_s: Callable[[Fall], float]
@@ -136,12 +136,12 @@ class Budgets:
         """When to look again; ramps matter once they are below what is stated and drawn."""
         times = []
         for domain, falls in self._coming.items():
-            stated_w = self.stated_w.get(domain)
+            stated_w, rate_w_s = self.stated_w.get(domain), self._ramp_w_s(domain)
             for fall in falls:
                 begins_s = fall.begins_s - self._rules.ahead_s - grace_s(fall)
-                if self._ramped(domain) and self._rules.ramp_down_w_s:
+                if rate_w_s is not None:
                     top_w = drawn_w if stated_w is None else min(stated_w, drawn_w)
-                    walk_s = max(top_w - fall.budget_w, 0.0) / self._rules.ramp_down_w_s
+                    walk_s = max(top_w - fall.budget_w, 0.0) / rate_w_s
                     first_s = begins_s - walk_s
                     times.append(max(first_s, min(now_s + STEP_S, begins_s)))
                 times += [begins_s, fall.begins_s - self._rules.refuse_s]

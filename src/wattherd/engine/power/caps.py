@@ -124,7 +124,6 @@ class JobCaps:
     def applied(self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord]) -> None:
         """A cap was read back on a job's devices; a later order may already have raised it."""
         job.cap_w = self._orders.read_back(job, cap_w)
-        self._active = True
         self._watts.note(job)
         self._sort_in([job], jobs)
 
@@ -147,9 +146,10 @@ class JobCaps:
 
         Orders lower caps at once, and again in every plan until they are read back.
         """
+        # Also where nothing is limited any more: who ended before his cap was lifted is over too.
+        self._orders.forget(live)
         if not self._active:
             return []
-        self._orders.forget(live)
         # Sharing first, orders after it: both the cuts and whom they are for come from the same
         # plan.
         self._sort_in(self._watts.share(live.values()), live)
