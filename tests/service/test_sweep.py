@@ -333,3 +333,58 @@ def test_the_cache_is_shown_and_cleared(worst: Path, capsys: pytest.CaptureFixtu
     os.environ["WATTHERD_CACHE"] = "off"
     assert say("cache", "show").startswith("off")
     assert say("cache", "clear").startswith("off")
+
+
+def places(folder: Path, *words: str) -> list[dict[str, Any]]:
+    from wattherd.cli.main import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["sim", "sweep", *words, "--out", str(folder / "out")])
+    assert ended.value.code == 0
+    cells: list[dict[str, Any]] = json.loads((folder / "out" / "sweep.json").read_text())["cells"]
+    return cells
+
+
+def test_scenarios_are_grids_and_options_go_before_them(
+    worst: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = (
+        "cluster: 1x4:V100M16\njobs: {file: jobs.csv, format: native}\npreset: none\n"
+        "policies: [fifo, srtf]\nbudgets: [null, 700W]\npower: [uniform, nash]\nseed: 5\n"
+    )
+    for name in ("a", "b"):
+        wh.Table.of_rows(ROWS).write_csv(worst / name / "jobs.csv")
+        (worst / name / "site.yaml").write_text(scenario)
+    one, two = (str(worst / name / "site.yaml") for name in ("a", "b"))
+    cells = places(worst, one)
+    assert len(cells) == 2 * (1 + 2)
+    assert {(cell["workload"], cell["seed"]) for cell in cells} == {("site", 5)}
+    cells = places(worst, one, two, "--policy", "drf", "--budget", "none", "--seed", "1,2")
+    assert [(cell["workload"], cell["seed"]) for cell in cells] == [
+        (one, 1), (one, 2), (two, 1), (two, 2),
+    ]  # fmt: skip
+    assert "4 cells: 2 computed, 2 known" in capsys.readouterr().err
+    more = str(wh.Table.of_rows(ROWS[:3]).write_csv(worst / "more.csv"))
+    words = ["--jobs", more, "--cluster", "1x4:T4", "--cluster", "1x2:T4", "--policy", "fifo"]
+    cells = places(worst, one, *words, "--budget", "150W", "--power", "pause", "--set", "seed=7")
+    assert [(cell["workload"], cell["cluster"], cell["power"], cell["seed"], cell["jobs"])
+            for cell in cells] == [
+        ("more", "1x4:T4", "pause", 7, 3), ("more", "1x2:T4", "pause", 7, 3),
+    ]  # fmt: skip
+
+
+def test_names_alone_are_printed(worst: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = wh.Table.of_rows(ROWS).write_csv(worst / "jobs.csv")
+    places(worst, "--jobs", str(jobs), "--cluster", CLUSTER, "--policy", "srtf", "-o", "name")
+    assert capsys.readouterr().out == "srtf\n"
+
+
+def test_an_interrupted_sweep_ends_its_processes(worst: Path) -> None:
+    begun = command(worst, "out", PAUSE="20")
+    until = time.monotonic() + 60
+    while not notes(worst) and time.monotonic() < until:
+        time.sleep(0.02)
+    begun.send_signal(signal.SIGINT)
+    said = begun.communicate(timeout=30)[1].decode()
+    assert (begun.returncode, "Traceback" in said) == (130, False)
+    assert all(gone(int(line.split()[0])) for line in notes(worst))

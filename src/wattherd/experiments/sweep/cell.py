@@ -26,17 +26,24 @@ CELL_COLUMNS = ("workload", "cluster", "policy", "power", "budget", "seed")
 
 
 class Files:
-    """Digests of files, each read once."""
+    """Digests of files and of plug-ins' code, each read once."""
 
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._known: dict[str, str | None] = {}
+        self._code: dict[tuple[str, str], str | None] = {}
 
     def digest(self, path: str) -> str | None:
         """Of a file or folder; None if it cannot be read."""
         if path not in self._known:
             self._known[path] = fingerprint.of_file(Path(path))
         return self._known[path]
+
+    def code(self, seam: str, name: str) -> str | None:
+        """Of a plug-in; None if its source is not found."""
+        if (seam, name) not in self._code:
+            self._code[seam, name] = fingerprint.of_plugin(seam, name)
+        return self._code[seam, name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +77,7 @@ class ScheduleCell:
         That is so of rates from a web address, of a plug-in whose code is not found, and of a
         plug-in's file format, whose files may refer to others.
         """
-        inputs, code = self._inputs(files), self._code()
+        inputs, code = self._inputs(files), self._code(files)
         if inputs is None or code is None:
             return None
         identity = {"of": "schedule/1", "scenario": inputs, "code": code}
@@ -97,12 +104,12 @@ class ScheduleCell:
             group[name] = digest
         return stated
 
-    def _code(self) -> dict[str, str] | None:
+    def _code(self, files: Files) -> dict[str, str] | None:
         """Code of plug-ins that it runs; None if that is not found."""
         found: dict[str, str] = {}
         for seam, name in (("schedule", self.policy), ("power", self.scenario.power[0])):
             if name in announced(seam):
-                digest = fingerprint.of_plugin(seam, name)
+                digest = files.code(seam, name)
                 if digest is None:
                     return None
                 found[f"{seam}:{name}"] = digest

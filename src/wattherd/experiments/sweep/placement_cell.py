@@ -42,7 +42,7 @@ class PlacementCell:
         Any installed scorer may be a part of a policy, so all of them count.
         """
         inputs = [files.digest(path) for path in (self.nodes, self.pods)]
-        code = {name: fingerprint.of_plugin("place", name) for name in announced("place")}
+        code = {name: files.code("place", name) for name in announced("place")}
         if None in inputs or None in code.values():
             return None
         found = asdict(self) | {"nodes": inputs[0], "pods": inputs[1], "workload": ""}
