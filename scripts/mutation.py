@@ -41,11 +41,13 @@ TESTS = {
         "unit set_aside", "unit joules",
     ),
     "engine/power/account.py": (
-        "unit core", "property draft_books", "property held_watts", "unit shared_gpus",
-        "unit set_aside", "unit power_tree",
+        "unit power_account", "unit core", "property draft_books", "property held_watts",
+        "unit shared_gpus", "unit caps_as_told", "unit cap_rules", "unit power_tree",
+        "unit set_aside",
     ),
     "engine/power/domain_loads.py": (
-        "property draft_books", "property held_watts", "unit set_aside", "unit power_tree",
+        "unit power_account", "property draft_books", "property held_watts", "unit set_aside",
+        "unit power_tree",
     ),
     "engine/power/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),
     "engine/power/caps.py": (
