@@ -69,6 +69,15 @@ def shot(given):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def forks(given):
+    if os.fork() == 0:
+        with open(os.environ["NOTES"], "a") as notes:
+            notes.write(f"{os.getpid()} child\\n")
+        time.sleep(60)
+    time.sleep(0.5)
+    os._exit(7)
+
+
 def prints(given):
     print('{"result": {"row": {"jobs": 0}}}', flush=True)
     return Gang()
@@ -84,7 +93,18 @@ def meddles(given):
     path.write_text(path.read_text() + "late,9e5,1,60\\n")
     return Gang()
 '''
-NAMES = ["noted", "raises", "midway", "leaves", "falls", "shot", "prints", "endless", "meddles"]
+NAMES = [
+    "noted",
+    "raises",
+    "midway",
+    "leaves",
+    "falls",
+    "forks",
+    "shot",
+    "prints",
+    "endless",
+    "meddles",
+]
 
 
 @pytest.fixture
@@ -388,3 +408,15 @@ def test_an_interrupted_sweep_ends_its_processes(worst: Path) -> None:
     said = begun.communicate(timeout=30)[1].decode()
     assert (begun.returncode, "Traceback" in said) == (130, False)
     assert all(gone(int(line.split()[0])) for line in notes(worst))
+
+
+def test_children_of_a_dead_process_hold_nothing_up(worst: Path) -> None:
+    began = time.monotonic()
+    found = swept(["forks", "fifo"])
+    assert found.runs["failure"] == ["its process ended with exit code 7", None]
+    assert time.monotonic() - began < 30
+    (child,) = (int(line.split()[0]) for line in notes(worst))
+    until = time.monotonic() + 10
+    while not gone(child) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert gone(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 _AT_ONCE = 1 << 16
+_LOOK_S = 1.0
+"""How often processes are looked at that say nothing: a child may hold a dead one's pipe open."""
 
 
 class _Worker:
@@ -28,7 +31,7 @@ class _Worker:
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "wattherd.experiments.sweep.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
             env={**threads, **os.environ, "PYTHONPATH": path},
         )  # fmt: skip
         self.number = -1
@@ -66,21 +69,28 @@ class _Worker:
             self._come = rest
             found: dict[str, Any] = json.loads(line)
             return found
-        return None if more else {"failure": self._death()}
+        return None if more else {"failure": self.death()}
 
     def _time(self) -> None:
         """From now on the task's time runs."""
         self.until_s = math.inf if self._limit_s is None else time.monotonic() + self._limit_s
 
-    def _death(self) -> str:
+    def silent(self) -> bool:
+        """Whether it is dead and has said all that it will."""
+        dead = self.process.poll() is not None
+        return dead and not select.select([self.heard_from], [], [], 0)[0]
+
+    def death(self) -> str:
+        """How it ended."""
         code = self.process.wait()
         if code < 0:
             return f"its process was killed ({signal.Signals(-code).name})"
         return f"its process ended with exit code {code}"
 
     def end(self) -> None:
-        """At once, whatever it does."""
-        self.process.kill()
+        """At once, whatever it does, and with it what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):
@@ -139,7 +149,7 @@ class _Workers:
     def _heard(self) -> list[tuple[_Worker, dict[str, Any]]]:
         """Answers that are there now, or failures of those that take too long."""
         first_s = min(worker.until_s for worker in self._workers)
-        wait_s = None if first_s == math.inf else max(first_s - time.monotonic(), 0.0)
+        wait_s = min(max(first_s - time.monotonic(), 0.0), _LOOK_S)
         found = []
         for key, _ in self._selector.select(wait_s):
             answer = key.data.answer()
@@ -147,7 +157,9 @@ class _Workers:
                 found.append((key.data, answer))
         answered = {worker for worker, _ in found}
         for worker in self._workers - answered:
-            if time.monotonic() >= worker.until_s:
+            if worker.silent():
+                found.append((worker, {"failure": worker.death()}))
+            elif time.monotonic() >= worker.until_s:
                 worker.process.kill()
                 worker.process.wait()
                 found.append((worker, {"failure": f"took longer than {self._limit_s:g} s"}))
