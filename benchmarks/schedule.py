@@ -1,6 +1,7 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
-    python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [memory]
+    python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [growth]
+        [memory]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
 are found by WATTHERD_DATA; what needs an absent one is left out and said so.
@@ -12,6 +13,7 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
 
+import math
 import sys
 import time
 import tracemalloc
@@ -19,12 +21,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.experiments.schedule.run import ComparisonSetup, simulate
 from wattherd.experiments.schedule.scheduler_context import Given
 from wattherd.experiments.schedule.simulators import preset
-from wattherd.experiments.schedule.workloads import read_workload
+from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.model.event import JobExited, JobProgressed, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.power_tree import PowerTree, TreeDomain
@@ -120,6 +124,47 @@ def core_of(nodes: int, round_s: float | None = None) -> Core:
     return Core(CoreConfig(cluster=cluster, planner=tiresias(), round_s=round_s))
 
 
+GROWTH_PLANNERS = ("fifo", "tiresias", "drf", "capacity", "gandiva")
+GROWTH_JOBS = (1_000, 2_000, 4_000)
+GROWTH_NODES = 100
+
+
+def overload(count: int, nodes: int) -> ReadJobs:
+    """Twice as much work as `nodes` of 8 GPUs can do while jobs arrive; the same for a seed."""
+    draw = np.random.default_rng(18)
+    gpus = draw.choice([1, 2, 4, 8, 16], count, p=[0.45, 0.2, 0.15, 0.15, 0.05])
+    lasts_s = np.maximum(draw.lognormal(7.0, 1.2, count), 30.0).round(1)
+    every_s = float((gpus * lasts_s).mean()) / (2 * 8 * nodes)
+    at_s = draw.exponential(every_s, count).cumsum().round(1)
+    return ReadJobs(
+        specs=tuple(
+            JobSpec(
+                id=f"j{at}",
+                submit_s=float(at_s[at]),
+                user=f"u{at % 20}",
+                roles=(TaskRole(count=int(gpus[at])),),
+                duration_s=float(lasts_s[at]),
+            )
+            for at in range(count)
+        )
+    )
+
+
+def growth() -> Iterator[Row]:
+    """What jobs that pile up cost: time by jobs, and the exponent between the last two."""
+    cluster = parse_cluster(f"{GROWTH_NODES}x8:V100M16", known=GPUS)
+    for policy in GROWTH_PLANNERS:
+        times: list[float] = []
+        for count in GROWTH_JOBS:
+            given = Given(jobs=overload(count, GROWTH_NODES), cluster=cluster)
+            setting = ComparisonSetup(preset=preset("none"), given=given)
+            times.append(float(simulate(setting, policy).row["cpu_s"]))  # type: ignore[arg-type]
+        exponent = math.log2(times[-1] / times[-2])
+        told = " / ".join(f"{one:.2f}" for one in times) + f" s, exponent {exponent:.2f}"
+        sizes = " / ".join(f"{one:,}" for one in GROWTH_JOBS)
+        yield f"load 2, {GROWTH_NODES} nodes, {sizes} jobs, {policy}", told, "<= 1.2"
+
+
 def events() -> Iterator[Row]:
     core, count = core_of(1000), 200_000
     for number in range(2000):
@@ -178,6 +223,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "tree": tree,
     "events": events,
     "arrival": arrival,
+    "growth": growth,
     "memory": memory,
 }
 

@@ -302,6 +302,8 @@ class GangHolds:
         self._strong: dict[tuple[str, bool], Ints] = {}
         """What strong holds keep, by (queue, confirmed)."""
         self._gpus: Counter[tuple[str, bool]] = Counter()
+        self._kept: dict[tuple[str, bool], Ints | None] = {}
+        """Answers of `needs` since anything was changed."""
         self.changes = 0
         """How often anything about them was changed."""
         for job_id, hold in holds.items():
@@ -309,6 +311,7 @@ class GangHolds:
 
     def _note(self, job_id: str, hold: GangHold, sign: int) -> None:
         self.changes += 1
+        self._kept = {}
         if hold.strong:
             key = hold.queue, job_id in self._confirmed
             needs = sign * hold.needs(len(self._nothing))
@@ -347,6 +350,12 @@ class GangHolds:
 
     def needs(self, queue: str, *, borrows: bool) -> Ints | None:
         """What a job of `queue` must leave alone on each node (N, 3); None: nothing."""
+        asked = queue, borrows
+        if asked not in self._kept:
+            self._kept[asked] = self._needs(queue, borrows=borrows)
+        return self._kept[asked]
+
+    def _needs(self, queue: str, *, borrows: bool) -> Ints | None:
         needs = None
         for key, kept in self._strong.items():
             if self._gpus[key] and key != (queue, False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
@@ -75,6 +75,45 @@ def vector_of(allocations: Iterable[Allocation]) -> Vector:
         memory += one.request.memory_mib
         gpu += one.request.total_gpu_milli
     return cpu, memory, gpu
+
+
+class HeldAmounts:
+    """What owners hold, kept from plan to plan: only jobs whose place changed are added up anew.
+
+    Sums of integers, so that they do not depend on the order in which jobs came and went.
+    """
+
+    def __init__(self) -> None:
+        """Nobody holds anything."""
+        self._jobs: dict[str, tuple[Sequence[Allocation], str, Vector]] = {}
+        self._sums: dict[str, list[float]] = {}
+
+    def of(self, running: Sequence[JobView], owner: Callable[[JobView], str]) -> dict[str, Vector]:
+        """What each owner of the `running` jobs holds; their allocations are told by identity."""
+        known = self._jobs
+        for job in running:
+            mine, whose = known.get(job.id), owner(job)
+            if mine is None or mine[0] is not job.wanted or mine[1] != whose:
+                self._drop(job.id)
+                amount = vector_of(job.wanted)
+                known[job.id] = job.wanted, whose, amount
+                sums = self._sums.setdefault(whose, [0, 0, 0])
+                for column, more in enumerate(amount):
+                    sums[column] += more
+        if len(known) > len(running):
+            there = {job.id for job in running}
+            for gone in [job_id for job_id in known if job_id not in there]:
+                self._drop(gone)
+        return {whose: tuple(sums) for whose, sums in self._sums.items()}
+
+    def _drop(self, job_id: str) -> None:
+        mine = self._jobs.pop(job_id, None)
+        if mine is not None:
+            sums = self._sums[mine[1]]
+            for column, less in enumerate(mine[2]):
+                sums[column] -= less
+            if not any(sums):
+                del self._sums[mine[1]]
 
 
 def capacity_of(view: View) -> Vector:

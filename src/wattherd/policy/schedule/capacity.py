@@ -122,6 +122,12 @@ class _Cycle:
         """Whether a user limit, which may rise when others are served, refused somebody."""
         self.going: dict[str, JobView] = {}
         """Jobs that will have been stopped once all claims are met, this time or later."""
+        self.starts = 0
+        """Changes of the room."""
+        self.left: dict[tuple[str, bool], FreeRoom] = {}
+        """What holds leave, by queue and whether a job borrows, in the state `left_of`."""
+        self.left_of: tuple[int, int] = (0, 0)
+        """Jobs started and changes of holds at that time."""
         self.generous = False
         """Whether users who are at their limit, not above it, are served now."""
 
@@ -388,6 +394,7 @@ class _Cycle:
         self, job: JobView, place: QueuePlace, shape: GangShape, shares: Sequence[Share]
     ) -> None:
         self.room.take(job.spec, shares)
+        self.starts += 1
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
         self.hopeless, self.refused = {}, {}
         del self.waiting[place.queue.name][job.id]
@@ -422,8 +429,18 @@ class _Cycle:
 
     def _room_for(self, place: QueuePlace, gpus: int) -> FreeRoom:
         leaf = place.queue.name
-        needs = self.kept.needs(leaf, borrows=self._borrows(leaf, gpus))
-        return self.room if needs is None else self.room.without(needs)
+        borrows = self._borrows(leaf, gpus)
+        needs = self.kept.needs(leaf, borrows=borrows)
+        if needs is None:
+            return self.room
+        # Most jobs of a plan are offered the same room: nothing was started or held in between.
+        world = self.starts, self.kept.changes
+        if self.left_of != world:
+            self.left_of, self.left = world, {}
+        room = self.left.get((leaf, borrows))
+        if room is None:
+            room = self.left[leaf, borrows] = self.room.without(needs)
+        return room
 
     def _hold_for(
         self, job: JobView, place: QueuePlace, shape: GangShape, old: GangHold | None
@@ -648,6 +665,7 @@ class _Cycle:
         place = self.tree.leaf(job.spec.queue)
         assert place is not None  # noqa: S101 - only jobs of known leaves are chosen
         self.room.give(job.wanted)
+        self.starts += 1  # the room is another one
         gpus, vector = gpus_of(job), [-x for x in vector_of(job.wanted)]
         self.usage.add(place, job.spec.user, -gpus, vector)
         self.draft.stop(job, victim.why)

@@ -19,7 +19,7 @@ from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.drf import Vector, dominant_share
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangShape, GangShapes
-from wattherd.policy.queue.order import capacity_of, vector_of
+from wattherd.policy.queue.order import HeldAmounts, capacity_of, vector_of
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
     "user": lambda job: job.spec.user,
@@ -69,6 +69,10 @@ class _Cycle:
         self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
+        self.shares: dict[str, float] = {}
+        """Dominant shares of owners, until something of theirs is started."""
+        self.beside: dict[str, FreeRoom] = {}
+        """What the hold of a job leaves, until something is started."""
         self.lines: dict[str, deque[JobView]] = {}
         self.hopeless: dict[_Like, Reason] = {}
         """Why an owner's jobs of these needs find no room, while nothing is started or held."""
@@ -117,11 +121,14 @@ class _Cycle:
         jobs = self.view.live()
         if self.view.left():
             self.shapes.keep({job.id for job in jobs})
+        running: list[JobView] = []
         for job in jobs:
             if job.wanted:
-                self._book(job)
+                running.append(job)
             else:
                 waiting.setdefault(self.owner(job), []).append(job)
+        amounts: HeldAmounts = self.view.memory.setdefault("drf amounts", HeldAmounts())
+        self.held = {one: list(held) for one, held in amounts.of(running, self.owner).items()}
         for owner, jobs in waiting.items():  # in order of submission, which sorting keeps
             self.lines[owner] = deque(sorted(jobs, key=lambda job: -job.spec.priority))
         names = {job.id: job for jobs in waiting.values() for job in jobs}
@@ -131,13 +138,17 @@ class _Cycle:
                 del self.holds[job_id]
 
     def _book(self, job: JobView) -> None:
+        self.shares.pop(self.owner(job), None)
         held = self.held.setdefault(self.owner(job), [0.0, 0.0, 0.0])
         for r, amount in enumerate(vector_of(job.wanted)):
             held[r] += amount
 
     def _share(self, owner: str) -> float:
-        held = self.held.get(owner, (0.0, 0.0, 0.0))
-        return dominant_share(held, self.capacity, self.planner.weights.get(owner))
+        known = self.shares.get(owner)
+        if known is None:
+            held, weights = self.held.get(owner, (0.0, 0.0, 0.0)), self.planner.weights.get(owner)
+            known = self.shares[owner] = dominant_share(held, self.capacity, weights)
+        return known
 
     def _offer(self, job: JobView) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
@@ -189,11 +200,16 @@ class _Cycle:
     def _begin_anew(self) -> None:
         """There is other room now than before."""
         self.hopeless, self.refused, self.calm = {}, {}, False
+        self.beside = {}
 
     def _room_for(self, job_id: str) -> FreeRoom:
         for other, hold in self.holds.items():
             if other != job_id:
-                return self.room.without(hold.needs(len(self.room)))
+                room = self.beside.get(other)
+                if room is None:
+                    room = self.room.without(hold.needs(len(self.room)))
+                    self.beside[other] = room
+                return room
         return self.room
 
     def _hold_for(self, job: JobView, shape: GangShape) -> None:
