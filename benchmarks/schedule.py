@@ -125,7 +125,7 @@ def core_of(nodes: int, round_s: float | None = None) -> Core:
 
 
 GROWTH_PLANNERS = ("fifo", "tiresias", "drf", "capacity", "gandiva")
-GROWTH_JOBS = (1_000, 2_000, 4_000)
+GROWTH_JOBS = (500, 1_000, 2_000)
 GROWTH_NODES = 100
 
 
