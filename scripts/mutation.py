@@ -43,7 +43,7 @@ TESTS = {
     "engine/power/account.py": (
         "unit power_account", "unit core", "property draft_books", "property held_watts",
         "unit shared_gpus", "unit caps_as_told", "unit cap_rules", "unit power_tree",
-        "unit set_aside",
+        "unit set_aside", "unit mixed_gangs",
     ),
     "engine/power/domain_loads.py": (
         "unit power_account", "property draft_books", "property held_watts", "unit set_aside",

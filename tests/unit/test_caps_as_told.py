@@ -136,6 +136,15 @@ def test_who_waits_to_be_raised_a_second_time_is_woken_a_second_time() -> None:
         assert caps(commands) == {"a": next_w}
 
 
+def test_who_may_change_now_does_not_hide_when_another_one_may() -> None:
+    room = Room(400.0, {"a": 60.0, "b": 60.0}, hold_s=60.0)
+    room.plan(400.0, 1000.0, a=62.0, b=60.0)
+    room.power.caps_w = {"a": 64.0, "b": 62.0}
+    commands = room.desk.budget(400.0, 1010.0)
+    assert caps(commands) == {"b": 62.0}
+    assert wakes(commands, "hold") == [1060.0]
+
+
 @pytest.mark.parametrize("hand_w", [70.0, None])
 def test_a_cap_that_somebody_lifted_by_hand_counts_until_the_lower_one_is_seen(
     hand_w: float | None,
