@@ -32,6 +32,8 @@ class BoardJobs:
     jobs: dict[str, str]
     preset: str = "none"
     seed: int = 1
+    least_part: float = 0.5
+    """The smallest budget that is asked for, as a part; below it some job could never run."""
 
     def fields(self) -> dict[str, Any]:
         """Of a scenario, but for policies and budgets."""
@@ -40,12 +42,16 @@ class BoardJobs:
         }  # fmt: skip
 
     def budget(self, part: float) -> str | None:
-        """Watts for all GPUs: a part of the most that they draw, in whole hundreds."""
+        """Watts for all GPUs: a part of the most that they draw, in whole hundreds.
+
+        Parts from 1 down to a half are spread from 1 down to the workload's least.
+        """
         if part >= UNLIMITED:
             return None
         nodes = parse_cluster(self.cluster, known=GPUS).nodes
+        reached = 1 - (1 - part) * (1 - self.least_part) / 0.5
         most_w = sum(node.gpu_count * GPUS[node.gpu_model].max_w for node in nodes)
-        return f"{round(part * most_w / 100) * 100}W"
+        return f"{round(reached * most_w / 100) * 100}W"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +116,16 @@ _PUBLIC_JOBS = (
     ("elasticflow-195", "195 jobs with deadlines on 128 GPUs",
      "ElasticFlow's artifact (ASPLOS'23), elasticVpollux_e.csv",
      "16x8:V100M16", "none", "elasticflow", "elasticflow/elasticVpollux_e.csv"),
-    ("philly-876", "876 jobs of one virtual cluster of Philly, with deadlines, on 128 GPUs",
+    ("philly-876", "876 jobs of one virtual cluster of Philly, with deadlines, on 32 GPUs",
      "ElasticFlow's artifact (ASPLOS'23), philly_103959.csv",
-     "16x8:V100M16", "none", "elasticflow", "elasticflow/philly_103959.csv"),
+     "4x8:V100M16", "none", "elasticflow", "elasticflow/philly_103959.csv"),
     ("pollux-160", "160 jobs of measured applications on 64 GPUs",
      "Pollux' artifact (OSDI'21), workload-6.csv",
      "16x4:T4", "pollux-osdi21", "pollux", "pollux/workloads/workload-6.csv"),
 )  # fmt: skip
 _PROFILES_OF = {"pollux": "pollux/profiles"}
+_LEAST_PARTS = {"pollux-160": 0.7}
+"""T4 take no cap below 60 of their 70 W: with less, two jobs of that workload never fit."""
 
 
 def public_jobs(data: Path) -> tuple[list[BoardJobs], list[str]]:
@@ -130,7 +138,13 @@ def public_jobs(data: Path) -> tuple[list[BoardJobs], list[str]]:
         if all(Path(path).exists() for key, path in jobs.items() if key != "format"):
             found.append(
                 BoardJobs(
-                    name=name, about=about, source=source, cluster=cluster, preset=preset, jobs=jobs
+                    name=name,
+                    about=about,
+                    source=source,
+                    cluster=cluster,
+                    preset=preset,
+                    jobs=jobs,
+                    least_part=_LEAST_PARTS.get(name, 0.5),
                 )
             )
         else:
