@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_make_parametrize_id(config: object, val: object, argname: str) -> str | None:
     """Bytes name no test: a compressed file holds its hour, and workers must agree on names."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_signals_are_put_back() -> Iterator[None]:
+    """A test that leaves a handler behind fails itself, and not whoever asks about signals next."""
+    known = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGCHLD)
+    before = [signal.getsignal(number) for number in known]
+    yield
+    assert [signal.getsignal(number) for number in known] == before
 
 
 @pytest.fixture(scope="session")

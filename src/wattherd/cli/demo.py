@@ -24,6 +24,7 @@ from rich.text import Text
 
 from wattherd.cli.examples import folder
 from wattherd.cli.live_tables import where_or_why
+from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 from wattherd.library.client import Client
 
@@ -135,7 +136,7 @@ def demo(
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
     from wattherd.server.demo import job_documents, problems
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as by Ctrl-C: nothing stays
+    on_signals(_interrupt, signal.SIGTERM)  # end as by Ctrl-C: nothing stays
     folder = str(_programs(programs))
     documents = job_documents(folder, sys.executable, _environment(), scale=scale)
     state = _cleared(out)
@@ -161,6 +162,10 @@ def demo(
     if not found:
         click.echo(f"all {len(jobs)} trainings finished, {_margin(samples)}", err=True)
     return 1 if found else 0
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _programs(given: Path | None) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.output import lists, printed, prints
+from wattherd.cli.signals import on_signals
 
 if TYPE_CHECKING:
     from wattherd.devices.knobs.contract import KnobReading, KnobUnit, OrderOutcome
@@ -141,8 +142,7 @@ def _set_for(uri: str, asked: float, period_s: float, folder: Path, output: str)
 def _told_to_end() -> threading.Event:
     """Set by the signals that would end this process, which has a knob to put back first."""
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    on_signals(ended.set, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     return ended
 
 

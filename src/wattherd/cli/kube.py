@@ -18,6 +18,7 @@ from wattherd.cli.kube_clusters import clusters
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import address_of, answering, listen
+from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -290,8 +291,7 @@ def extender(
 
 def _ends_by_signal(feed: ApiFeed) -> threading.Event:
     """Set when we are asked to end, also while `feed` waits for the API server to begin."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: feed.unwanted.set())
+    on_signals(feed.unwanted.set, signal.SIGTERM, signal.SIGINT)
     return feed.unwanted
 
 

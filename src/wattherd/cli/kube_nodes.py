@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.listening import answering
+from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -249,8 +250,7 @@ def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
 
 def _until_told(over: threading.Event | None = None) -> threading.Event:
     over = over or threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+    on_signals(over.set, signal.SIGTERM, signal.SIGINT)
     return over
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from wattherd.cli.signals import on_signals
+
 
 @click.command("hold")
 @click.argument("config", type=click.Path(path_type=Path))
@@ -46,10 +48,9 @@ def hold(
         click.echo(f"process {pid} reads {config} again")
         return 0
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    on_signals(ended.set, signal.SIGTERM, signal.SIGINT)
     again = threading.Event()
-    signal.signal(signal.SIGHUP, lambda *_: again.set())
+    on_signals(again.set, signal.SIGHUP)
     life = HoldLoop(
         site=read_site(config),
         emit=to_stream(_write),

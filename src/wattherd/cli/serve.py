@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wattherd.cli.listening import listen_on
+from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def serve(
             **tls,
         )
         # Uvicorn passes the signal on when it is done: that must not keep us from tidying up.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        on_signals(sys.exit, signal.SIGTERM)
         server.run(sockets=sockets)
     finally:
         housekeeping.end()
