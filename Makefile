@@ -100,7 +100,7 @@ format: .venv/.dev ## rewrite the sources in the house style
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 
-bench: .venv/.dev ## speed and memory, as in README
+bench: .venv/.dev ## speed and memory, as in docs/speed.md
 	@.venv/bin/python benchmarks/run.py --svg docs/img/cost-per-arrival.svg
 
 reproduce: .venv/.dev ## both placement papers, every figure (about ten minutes)

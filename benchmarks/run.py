@@ -1,4 +1,4 @@
-"""Speed and memory of the placement simulator, as README reports them.
+"""Speed and memory of the placement simulator, as docs/speed.md reports them.
 
     python benchmarks/run.py [NAME ...] [--out FILE.json] [--svg FILE.svg]
 
@@ -144,7 +144,7 @@ CASES = {
 
 
 def growth_svg(figures: list[Figure]) -> str:
-    """Cost per arrival against nodes, for README."""
+    """Cost per arrival against nodes, for docs/speed.md."""
     from wattherd.report.charts import Chart
     from wattherd.report.export import standalone
     from wattherd.report.lines import LinePlot, Series, draw_lines

@@ -49,7 +49,7 @@ class AfterFailures:
         self._left += [
             found
             for found in gc.get_objects()
-            if isinstance(found, subprocess.Popen)
+            if issubclass(type(found), subprocess.Popen)  # a weak proxy's `isinstance` may raise
             and found.returncode is None
             and not any(found is known for known in self._left)
         ]

@@ -80,7 +80,6 @@ LIVED = {
 }
 """What has happened where a page asks about the past."""
 LONG = {
-    "README.md",
     "docs/concepts/exactness.md",
     "docs/concepts/gandiva.md",
     "docs/concepts/placement-policy.md",
@@ -90,6 +89,9 @@ LONG = {
     "docs/guides/hold.md",
     "docs/guides/power-tree.md",
     "docs/guides/scenarios.md",
+    "docs/guides/simulate.md",
+    "docs/results.md",
+    "docs/speed.md",
 }
 MINUTES = LONG - {"docs/concepts/gandiva.md"}
 """Also on less data: whole traces are placed, whole tables fitted."""

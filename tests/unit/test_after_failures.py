@@ -17,7 +17,10 @@ def pytest_configure(config):
 """
 
 LEAVER = """
-import gc, socket, subprocess, pathlib, pytest
+import gc, socket, subprocess, pathlib, weakref, pytest
+
+class Gone: ...
+stale = weakref.proxy(Gone())  # whoever asks what it is gets a ReferenceError
 
 @pytest.mark.flaky(reruns=1)
 def test_leaves_all_behind():
