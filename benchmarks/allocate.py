@@ -1,4 +1,4 @@
-"""Speed of power allocation on a tree of 1 site, 10 rows and 100 racks, as docs/speed.md reports it.
+"""Speed of power allocation on a tree of 1 site, 10 rows and 100 racks (docs/speed.md).
 
     python benchmarks/allocate.py [--jobs 1000,10000] [--no-judges] [--out FILE.json]
 
