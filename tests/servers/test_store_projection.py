@@ -170,6 +170,25 @@ def test_what_cannot_be_written_now_is_written_later(
     assert store.projection.projected() == 2
 
 
+def test_what_no_one_foresaw_loses_nothing_and_is_told(store: ClusterStore) -> None:
+    """The thread that writes would end by it, and lists would stand still for good."""
+    history = JobHistory(archive=store.projection)
+    scribe = a_scribe(store, history)
+    tell(scribe, history, submitted(1))
+    real = store.projection.write
+
+    def fail(batch: ProjectionBatch) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store.projection.write = fail  # type: ignore[method-assign]
+    assert not scribe.write()
+    assert scribe.problem == "can't start new thread"
+    store.projection.write = real  # type: ignore[method-assign]
+    assert scribe.write()
+    assert scribe.problem == ""
+    assert asked(store) == ["j-1"]
+
+
 def _refuse(batch: ProjectionBatch) -> None:
     raise StoreFailure("no space")
 

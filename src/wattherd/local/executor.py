@@ -17,11 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wattherd.devices.wire.threads import begun_pool
 from wattherd.engine.core.executor import RunOrder
 from wattherd.errors import UserError
 from wattherd.local import cgroups, enforcement, run_dir, run_lock, sessions
@@ -169,6 +169,8 @@ class LocalExecutor:
         self._unwritable: dict[Key, str] = {}
         self.troubles: dict[Key, str] = {}
         """By run: what cannot be done for it at the moment, and is tried again."""
+        self.failure = ""
+        """Why no run can be looked after at the moment."""
         self.support: cgroups.Support | None = None
         """By which control groups limits are kept; None while that cannot be told."""
         with contextlib.suppress(OSError):  # a run's order is written with what holds by then
@@ -176,7 +178,7 @@ class LocalExecutor:
         self.unkept: dict[Key, list[str]] = {}
         """By run: limits that the kernel was asked to keep, and does not."""
         self._reserve = Reserve()
-        self._capper = ThreadPoolExecutor(1, thread_name_prefix="caps")
+        self._capper = begun_pool(1, "caps")
         self._runs: dict[Key, RunObserver] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -480,8 +482,14 @@ class LocalExecutor:
 
     def _watch(self) -> None:
         while not self._over.wait(POLL_S):
-            for event in self.look():
-                self._tell(event)
+            try:
+                for event in self.look():
+                    self._tell(event)
+                self.failure = ""
+            except Exception as error:  # noqa: BLE001 - nobody else hears how runs end
+                if self.failure != (said := words(error)):
+                    _LOG.exception("runs cannot be looked after; tried again")
+                self.failure = said
 
     def look(self) -> list[Event]:
         """What happened to the runs since the last look."""

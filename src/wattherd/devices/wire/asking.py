@@ -17,11 +17,12 @@ import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
+
+from wattherd.devices.wire.threads import begun_pool
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ class _Asker:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(ThreadPoolExecutor(2, "resolver"))
+        self.loop.set_default_executor(begun_pool(2, "resolver"))
         self.kept: dict[Hashable, Any] = {}
         self._slots = asyncio.Semaphore(SLOTS)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -239,8 +240,13 @@ class _Crew:
             wanted = self._calls.qsize() - self._idle
             more = max(min(wanted, self._most() - self._threads), 0)
             self._threads += more
-        for _ in range(more):
-            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+        for left in range(more, 0, -1):
+            try:
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+            except RuntimeError:  # there are none to be had: calls wait, and the next round tries
+                with self._lock:
+                    self._threads -= left
+                return
 
     def _most(self) -> int:
         now_s = time.monotonic()

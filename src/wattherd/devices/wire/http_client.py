@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import io
 import ipaddress
@@ -460,7 +461,10 @@ def _addresses(host: str, port: int, until_s: float | None) -> list[tuple[int, A
             found.append(error)
 
     asking = threading.Thread(target=look_up, name="resolver", daemon=True)
-    asking.start()
+    try:
+        asking.start()
+    except RuntimeError as error:  # what Python says where clone(2) says EAGAIN
+        raise OSError(errno.EAGAIN, "no thread can be had to look a name up") from error
     asking.join(None if until_s is None else _left_s(until_s))
     if not found:
         raise TimeoutError

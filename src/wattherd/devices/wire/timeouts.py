@@ -32,13 +32,17 @@ class TimedCalls:
         """What the call returns or raises.
 
         Raises:
-            DeviceError: it takes longer than `timeout_s`, or an earlier one still hangs.
+            DeviceError: it takes longer than `timeout_s`, an earlier one still hangs, or the
+                machine has no thread to give.
         """
         if self.hangs:
             raise DeviceError(Trouble.TIMEOUT, "an earlier call still hangs")
         answers: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
         self._hanging = threading.Thread(target=_answer, args=[call, answers], daemon=True)
-        self._hanging.start()
+        try:
+            self._hanging.start()
+        except RuntimeError:
+            raise DeviceError(Trouble.TIMEOUT, "no thread can be had to ask it") from None
         try:
             answer = answers.get(timeout=self.timeout_s)
         except queue.Empty:

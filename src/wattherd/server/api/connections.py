@@ -21,6 +21,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import ssl
@@ -31,6 +32,8 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from wattherd.devices.wire.threads import begun_pool
 
 MOST = 2048
 """Connections, however many descriptors there are."""
@@ -374,6 +377,8 @@ class LimitedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take in."""
+        threads = begun_pool(min(32, (os.cpu_count() or 1) + 4), "answers")  # as many as asyncio's
+        asyncio.get_running_loop().set_default_executor(threads)
         await super().startup(sockets=[])  # no servers of its own
         self._keep(self._look_after())
         for listener in sockets or ():

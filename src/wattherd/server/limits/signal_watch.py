@@ -28,6 +28,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.server.journal.contract import JournalTime
 from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.rounds import Rounds
 
 SOURCE = "signals"
 """Under this name the core knows what all of them ask for together."""
@@ -52,7 +53,7 @@ def configured(uris: Sequence[str], schedule: Path | None) -> tuple[str, ...]:
     return (*uris, *planned)
 
 
-class SignalWatch:
+class SignalWatch(Rounds):
     """Listens in a thread of its own; `site` is what shares such as `75%` are of.
 
     What was set while the service ran is kept in `folder` and counts again after a restart, unless
@@ -73,12 +74,11 @@ class SignalWatch:
         Raises:
             UserError: an address that cannot be used.
         """
+        super().__init__("signals", PERIOD_S)
         self._keeper, self._clock, self._site, self._folder = keeper, clock, site, folder
         self._lock = threading.Lock()
-        self._over = threading.Event()
         self._open = ExitStack()
         self._listener: LimitListener | None = None
-        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         self._uris, self._schedule = kept(folder) or ((), "")
         if configured:
             self._uris = tuple(configured)
@@ -91,15 +91,9 @@ class SignalWatch:
                 raise
             self.problem = f"a signal that was set earlier is not heard: {error.line()}"
 
-    def begin(self) -> None:
-        """Let it listen."""
-        self._thread.start()
-
     def end(self) -> None:
         """Stop; the last word of the sources stays in force."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().end()
         with self._lock:
             self._open.close()
 
@@ -170,9 +164,8 @@ class SignalWatch:
         return {name: whole.get(name, []) for name in ("signals", "timeline")}
 
     def _run(self) -> None:
-        while not self._over.is_set():
-            self.look()
-            self._over.wait(PERIOD_S)
+        self.try_look()  # at once: a limit may be in force already
+        super()._run()
 
     def look(self) -> None:
         """Tell the core what is new."""

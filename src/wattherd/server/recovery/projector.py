@@ -7,6 +7,7 @@ those the last seconds are gone.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -22,6 +23,8 @@ from wattherd.server.settings.energy_rates import bill_text
 from wattherd.store.entry import JournalEntry, StoreFailure
 from wattherd.store.event_log import plain
 from wattherd.store.projection import Projection, ProjectionBatch
+
+_LOG = logging.getLogger(__name__)
 
 SYSTEM = "system"
 """Who brings facts of the world; everybody else is in the audit."""
@@ -146,8 +149,8 @@ class Scribe:
     def _try(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except StoreFailure as failure:
-            self.problem = str(failure)
+        except Exception as failure:  # noqa: BLE001 - tidying must not end the thread that writes
+            self.problem = str(failure) or type(failure).__name__
 
     def write(self) -> bool:
         """Write all that is waiting; whether it could be written."""
@@ -157,8 +160,10 @@ class Scribe:
             return True
         try:
             self._projection.write(self._rows(taken))
-        except StoreFailure as failure:
-            self.problem = str(failure)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, what was told must not be lost
+            if not isinstance(failure, StoreFailure) and not self.problem:
+                _LOG.exception("what happened cannot be written for lists; tried again")
+            self.problem = str(failure) or type(failure).__name__
             with self._change:
                 self._waiting = taken.before(self._waiting)
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as StillWaiting
@@ -12,6 +11,7 @@ from wattherd.engine.core.executor import RunOrder
 from wattherd.errors import ClusterError
 from wattherd.model.event import JobCancelled
 from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.rounds import Rounds
 from wattherd.units import show_seconds
 
 PERIOD_S = 1.0
@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 BY = "idle watch"
 
 
-class IdleWatch:
+class IdleWatch(Rounds):
     """Hears of every use, and looks between turns who has been idle for too long.
 
     Times are of the monotonic clock of this process: after a restart everybody counts as just used.
@@ -27,33 +27,22 @@ class IdleWatch:
 
     def __init__(self, keeper: CoreLoop) -> None:
         """Nothing is ended before `begin`."""
+        super().__init__("idle-watch", PERIOD_S)
         self._keeper = keeper
         self._used_s: dict[str, float] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="idle-watch", daemon=True)
 
     def used(self, job_id: str) -> None:
         """Somebody has just asked the app of that job, or it has said something."""
         self._used_s[job_id] = time.monotonic()
 
-    def begin(self) -> None:
-        """Let it look."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Stop."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
-            try:
-                apps = self._keeper.ask(self._apps).result(PATIENCE_S)
-            except (StillWaiting, ClusterError):
-                continue
-            for event in self.due(apps, time.monotonic()):
-                self._keeper.post(event, by=BY)
+    def look(self) -> None:
+        """End what has been idle for too long."""
+        try:
+            apps = self._keeper.ask(self._apps).result(PATIENCE_S)
+        except (StillWaiting, ClusterError):
+            return
+        for event in self.due(apps, time.monotonic()):
+            self._keeper.post(event, by=BY)
 
     def _apps(self, core: Core) -> dict[str, float]:
         """Idle times of the apps that run."""

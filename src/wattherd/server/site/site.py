@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from wattherd.devices.signals.contract import SignalSite as Limited
 from wattherd.devices.wire.http_client import origin_of
+from wattherd.devices.wire.threads import begun_pool
 from wattherd.engine.core.core import Core
 from wattherd.errors import UserError
 from wattherd.local.accounts import Accounts
@@ -44,6 +45,7 @@ from wattherd.server.notify.notifier import Notifier
 from wattherd.server.recovery.projector import Scribe
 from wattherd.server.recovery.recovery import recover
 from wattherd.server.recovery.snapshot_process import SnapshotProcess
+from wattherd.server.rounds import Rounds
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.settings.energy_rates import RatesWatch
@@ -122,6 +124,13 @@ class LiveSite:
     def levels(self) -> tuple[SiteLevel, ...]:
         """Levels above this machine as they were last seen."""
         return () if self.limits is None else self.limits.levels()
+
+    def failing(self) -> str:
+        """What a thread of the service fails at, and tries again; empty if none does."""
+        rounds = (self.meter, self.notices, self.signals, self.faults, self.idle, self.notifier,
+                  self.rates, self.limits)  # fmt: skip
+        found = (one.failure for one in rounds if isinstance(one, Rounds))
+        return self.executor.failure or next(filter(None, found), "")
 
     def catch_up(self) -> None:
         """Wait until the projections know of everything that was acknowledged up to now."""
@@ -224,7 +233,7 @@ def _begin(
         snapshots.grown(len(told))
 
     clock = JournalClock(epoch, store.journal.last_s())
-    pool = ThreadPoolExecutor(1)
+    pool = begun_pool(1, "computing")
     ending.callback(pool.shutdown, wait=False, cancel_futures=True)
     keeper = CoreLoop(
         core,

@@ -37,6 +37,7 @@ def routes(app: FastAPI) -> None:
         """
         problem = site.keeper.store_problem or _broken(site) or site.scribe.problem
         noted = "" if site.store.journal.head is None else site.store.journal.head.problem
+        noted = noted or site.failing()
         found = {"version": __version__, "ok": not problem, "problem": problem or noted}
         return JSONResponse(found, status_code=503 if problem else 200)
 
