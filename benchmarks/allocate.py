@@ -23,7 +23,7 @@ import numpy as np
 
 from wattherd.engine.safety.contract import Breaker, Fleet, Readings
 from wattherd.engine.safety.loop import SafetyLoop
-from wattherd.estimate.measured_curve import Count, JobCurve, Point
+from wattherd.estimate.measured_curve import CountedWatts, JobCurve, MeasuredPoint
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.allocation import Allocator, tree_limits
 from wattherd.policy.power.choices import PowerChoices, menu_of
@@ -69,7 +69,7 @@ def curves(jobs: int, seed: int = 1) -> list[JobCurve]:
         watts = caps * draw.uniform(0.85, 0.99)
         exponent, noise = draw.uniform(0.2, 0.9), draw.normal(1.0, 0.02, count)
         rates = ((watts - 55.0) / (400.0 - 55.0)) ** exponent * noise
-        points = tuple(map(Point, caps.tolist(), watts.tolist(), rates.tolist()))
+        points = tuple(map(MeasuredPoint, caps.tolist(), watts.tolist(), rates.tolist()))
         rack = int(draw.integers(RACKS))
         found.append(JobCurve(job=f"job-{number}", points=points, domain=f"rack-{rack}"))
     return found
@@ -97,7 +97,7 @@ def water_filling(jobs: int) -> tuple[list[Figure], PowerChoices, DomainRoom, fl
     """Everything between curves and a cap for every job, in the parts that may be kept."""
     some = curves(jobs)
     limits = tree_limits(tree(some), [one.domain for one in some])
-    choices = [one.choices(Count.DRAW) for one in some]
+    choices = [one.choices(CountedWatts.DRAW) for one in some]
     whole_ms, _ = timed(lambda: Allocator(menu_of(choices), limits).rows(limits.room_w))
     menu = menu_of(choices)
     hulls = hulls_of(menu)

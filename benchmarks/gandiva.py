@@ -15,22 +15,27 @@ from datetime import datetime
 from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
-from wattherd.experiments.schedule.time_slicing import Crowd, Felt, profiled, stretch
+from wattherd.experiments.schedule.time_slicing import (
+    TimeSlicingExperiment,
+    TimeSlicingFigures,
+    profiled,
+    stretch,
+)
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.pairs import read_alone, read_packed
 from wattherd.workload.philly import read_jobs
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 FIRST = datetime(2017, 9, 4, 10, 30, 41)  # noqa: DTZ001 - first submission of the trace
 COLUMNS = "mean_feedback_s median_feedback_s p95_feedback_s utilisation mean_jct_s makespan_s"
 
 
-def crowd(options: argparse.Namespace) -> Crowd:
+def crowd(options: argparse.Namespace) -> TimeSlicingExperiment:
     traces = Path(os.environ.get("WATTHERD_DATA", "../shared/data")) / "traces"
     alone = read_alone(traces / "lucid" / "single_data.csv")
     packed = read_packed(traces / "lucid" / "colocate_info.csv")
@@ -45,11 +50,11 @@ def crowd(options: argparse.Namespace) -> Crowd:
     gpus = sum(node.gpu_count for node in cluster.nodes)
     asked_h = sum(spec.gpus * (spec.duration_s or 0.0) for spec in specs) / 3600
     print(f"{asked_h:.0f} GPU hours asked in {options.hours} h of {gpus} GPUs")
-    return Crowd(cluster=cluster, specs=specs, alone=alone, packed=packed)
+    return TimeSlicingExperiment(cluster=cluster, specs=specs, alone=alone, packed=packed)
 
 
-def planners(crowd: Crowd) -> dict[str, Planner]:
-    given = Given(jobs=ReadJobs(specs=tuple(crowd.specs)), cluster=crowd.cluster)
+def planners(crowd: TimeSlicingExperiment) -> dict[str, Planner]:
+    given = SchedulerContext(jobs=ReadJobs(specs=tuple(crowd.specs)), cluster=crowd.cluster)
     whole = Gandiva()
     return {
         **{name: preset("none").scheduler(name, given).planner for name in ("fifo", "tiresias")},
@@ -77,7 +82,7 @@ def main() -> None:
             show(name, made.run(planner))
 
 
-def show(name: str, felt: Felt) -> None:
+def show(name: str, felt: TimeSlicingFigures) -> None:
     cells = [getattr(felt, column) for column in COLUMNS.split()]
     row = (f"{cell:18.3f}" if cell < 1 else f"{cell:18,.0f}" for cell in cells)
     print(f"{name:18}", *row, f"{felt.runs_per_job:10.1f} {felt.cpu_s:6.1f}")

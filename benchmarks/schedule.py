@@ -26,7 +26,7 @@ import numpy as np
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.experiments.schedule.run import ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.model.event import JobExited, JobProgressed, JobStarted, JobSubmitted
@@ -51,7 +51,7 @@ def traces() -> Path:
 
 
 def run(kind: str, file: str, cluster: str, name: str, policy: str, budget_w: float | None) -> dict:
-    given = Given(
+    given = SchedulerContext(
         jobs=read_workload(kind, traces() / file, None),
         cluster=parse_cluster(cluster, known=GPUS),
     )
@@ -62,7 +62,7 @@ def run(kind: str, file: str, cluster: str, name: str, policy: str, budget_w: fl
 def pollux() -> Iterator[Row]:
     folder = traces() / "pollux"
     jobs = read_workload("pollux", folder / "workloads" / "workload-6.csv", folder / "profiles")
-    given = Given(jobs=jobs, cluster=parse_cluster("16x4:T4", known=GPUS))
+    given = SchedulerContext(jobs=jobs, cluster=parse_cluster("16x4:T4", known=GPUS))
     for policy, most in (("tiresias", "<= 0.5 s"), ("optimus", "<= 2 s")):
         row = simulate(ComparisonSetup(preset=preset("pollux-osdi21"), given=given), policy).row
         yield f"Pollux suite, 160 jobs, {policy}", f"{row['cpu_s']} s", most
@@ -100,7 +100,7 @@ def tree() -> Iterator[Row]:
         domains.append(one)
     jobs = read_workload("philly", traces() / "sia" / "philly_82248jobs.csv.gz", None)
     first = sorted(jobs.specs, key=lambda spec: (spec.submit_s, spec.id))[:TREE_JOBS]
-    given = Given(jobs=replace(jobs, specs=tuple(first)), cluster=cluster)
+    given = SchedulerContext(jobs=replace(jobs, specs=tuple(first)), cluster=cluster)
     for tree in (None, PowerTree(tuple(domains))):
         row = simulate(
             ComparisonSetup(preset=preset("none"), given=given, tree=tree), "tiresias"
@@ -156,7 +156,7 @@ def growth() -> Iterator[Row]:
     for policy in GROWTH_PLANNERS:
         times: list[float] = []
         for count in GROWTH_JOBS:
-            given = Given(jobs=overload(count, GROWTH_NODES), cluster=cluster)
+            given = SchedulerContext(jobs=overload(count, GROWTH_NODES), cluster=cluster)
             setting = ComparisonSetup(preset=preset("none"), given=given)
             times.append(float(simulate(setting, policy).row["cpu_s"]))  # type: ignore[arg-type]
         exponent = math.log2(times[-1] / times[-2])

@@ -12,7 +12,7 @@ import argparse
 from statistics import fmean
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn
 from wattherd.experiments.schedule.search_trials import a_search
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
@@ -20,11 +20,11 @@ from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.priorities import Fifo
 from wattherd.policy.schedule.search import MedianStopping, Search, SuccessiveHalving
 from wattherd.workload.cluster_text import parse_cluster
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 
 def planners(work_s: float) -> dict[str, Planner]:
-    fifo = in_turn(Manner(), Fifo(), Discipline.STRICT)
+    fifo = in_turn(OrderedTerms(), Fifo(), Discipline.STRICT)
     gandiva = Gandiva()
     halving = SuccessiveHalving(first=work_s / 27, eta=3, rungs=3)
     asha = SuccessiveHalving(first=work_s / 27, eta=3, rungs=3, asynchronous=True)

@@ -38,7 +38,7 @@ def simulated(name: str, jobs: int, power: str) -> dict[str, Any]:
     """One run in this process; imports what `sys.path` says, which may be another checkout."""
     from wattherd.catalog.gpus import GPUS
     from wattherd.experiments.schedule.run import ComparisonSetup, simulate
-    from wattherd.experiments.schedule.scheduler_context import Given
+    from wattherd.experiments.schedule.scheduler_context import SchedulerContext
     from wattherd.experiments.schedule.simulators import preset
     from wattherd.experiments.schedule.workloads import ReadJobs
     from wattherd.model.power_tree import PowerTree, TreeDomain
@@ -65,7 +65,7 @@ def simulated(name: str, jobs: int, power: str) -> dict[str, Any]:
             )  # fmt: skip
         return PowerTree(tuple(found))
 
-    given = Given(jobs=ReadJobs(specs=generate_jobs(mix, 1)), cluster=cluster)
+    given = SchedulerContext(jobs=ReadJobs(specs=generate_jobs(mix, 1)), cluster=cluster)
     tree = {
         "one budget": None,
         "tree of one": PowerTree((TreeDomain(name="site", budget_w=site_w, nodes=nodes),)),

@@ -25,7 +25,7 @@ SEAMS = {
 GUIDE = "see docs/guides/plugins.md"
 
 
-class Announced(Protocol):
+class AnnouncedPart(Protocol):
     """An entry point, of which only this is asked."""
 
     @property
@@ -39,9 +39,9 @@ class Announced(Protocol):
 
 
 @cache
-def announced(seam: str) -> dict[str, Announced]:
+def announced(seam: str) -> dict[str, AnnouncedPart]:
     """Names that installed packages add to a seam; of two of one name the first found."""
-    found: dict[str, Announced] = {}
+    found: dict[str, AnnouncedPart] = {}
     for entry in metadata.entry_points(group=f"wattherd.{seam}"):
         found.setdefault(entry.name, entry)
     return found

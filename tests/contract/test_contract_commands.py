@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from shells import Setup, Shell
 
-from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn
 from wattherd.local.devices import slots
 from wattherd.policy.contract import Draft, Planner, View
 from wattherd.policy.queue.reclaim import Reclaim
@@ -23,7 +23,7 @@ from wattherd.policy.schedule.priorities import Fifo
 
 Begin = Callable[[Setup], Shell]
 MACHINE = slots("here", 2)
-FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)
+FIFO = in_turn(OrderedTerms(), Fifo(), Discipline.STRICT)
 
 
 def two_queues(*, lent_pct: float = 100.0) -> QueueTree:

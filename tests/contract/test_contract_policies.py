@@ -11,7 +11,7 @@ from test_contract_commands import MACHINE, two_queues
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
-from wattherd.experiments.schedule.ordered import Manner, in_turn, preemptive
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn, preemptive
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.topology import chains_of
@@ -49,7 +49,7 @@ TWO_NODES = ClusterSpec(
 
 
 def ordered(discipline: Discipline) -> Planner:
-    return in_turn(Manner(), Fifo(), discipline)
+    return in_turn(OrderedTerms(), Fifo(), discipline)
 
 
 @pytest.mark.long
@@ -78,7 +78,7 @@ def test_who_may_pass_a_wide_job_that_waits(
 @pytest.mark.parametrize("order", [ShortestRemaining(), SmallestRemainingService()])
 def test_less_left_comes_first(begin: Begin, order: ShortestRemaining) -> None:
     """`srtf`, `srsf`."""
-    site = begin(Setup(machine=MACHINE, planner=preemptive(Manner(), order)))
+    site = begin(Setup(machine=MACHINE, planner=preemptive(OrderedTerms(), order)))
     long = site.submit(600.0, width=2)
     site.wait("Running", long)
     short = site.submit(0.3, width=2)
@@ -93,8 +93,8 @@ def test_less_left_comes_first(begin: Begin, order: ShortestRemaining) -> None:
 @pytest.mark.parametrize(
     ("planner", "urgent"),
     [
-        (preemptive(Manner(), Priority()), {"priority": 10}),
-        (preemptive(Manner(), Deadline()), {"deadline_s": 60.0}),
+        (preemptive(OrderedTerms(), Priority()), {"priority": 10}),
+        (preemptive(OrderedTerms(), Deadline()), {"deadline_s": 60.0}),
     ],
     ids=["priority", "deadline"],
 )
@@ -112,7 +112,7 @@ def test_the_urgent_come_first(begin: Begin, planner: Planner, urgent: dict[str,
 def test_tiresias_lets_newcomers_go_before_those_who_had_enough(begin: Begin) -> None:
     """The first threshold is at ten GPU seconds: more than a start takes on a busy machine."""
     order = LeastAttained(limits_gpu_s=(10.0,))
-    site = begin(Setup(machine=MACHINE, planner=preemptive(Manner(), order)))
+    site = begin(Setup(machine=MACHINE, planner=preemptive(OrderedTerms(), order)))
     old = site.submit(600.0, width=2)
     site.until(lambda: site.ask(lambda core: core.jobs[old].progress) > 5.5)
     new = site.submit(0.3, width=2)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.estimate.measured_curve import Count, JobCurve
+from wattherd.estimate.measured_curve import CountedWatts, JobCurve
 from wattherd.experiments.allocate.milp import exact
 from wattherd.experiments.allocate.run import AllocationTerms, allocation
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.allocation import allocate, bound, one_budget, tree_limits
-from wattherd.policy.power.rules import Question, fits
+from wattherd.policy.power.rules import ChoiceProblem, fits
 from wattherd.workload.curves import read_curves
 
 pytestmark = pytest.mark.data
@@ -55,7 +55,7 @@ def test_many_jobs_reach_the_bound(traces: Path, gpu: str, part: float, pause: b
     curves = zeus(traces, gpu)
     if len(curves) < 45:
         curves = tuple(random.Random(1).choices(curves, k=60))
-    choices = [one.choices(Count.DRAW, paused_w=0.0 if pause else None) for one in curves]
+    choices = [one.choices(CountedWatts.DRAW, paused_w=0.0 if pause else None) for one in curves]
     budget_w = part * full_w(curves)
     if sum(one[0].watts for one in choices) > budget_w:
         pytest.skip("the least caps of all jobs need more than that, and nobody may be paused")
@@ -65,7 +65,7 @@ def test_many_jobs_reach_the_bound(traces: Path, gpu: str, part: float, pause: b
     if pause and value < 0.998 * bound(choices, limits):
         # Whole jobs on or off: then no choice of points comes nearer to the bound.
         pytest.importorskip("scipy", reason="the judge is HiGHS in SciPy")
-        judged = exact(Question(curves=curves, choices=choices, limits=limits))
+        judged = exact(ChoiceProblem(curves=curves, choices=choices, limits=limits))
         most = sum(one[at].value for one, at in zip(choices, judged, strict=True))
         assert value >= 0.9999 * most
     else:
@@ -77,11 +77,11 @@ def test_few_jobs_are_served_as_well_as_by_integer_program(traces: Path, seed: i
     pytest.importorskip("scipy", reason="the judge is HiGHS in SciPy")
     draw = random.Random(seed)
     curves = draw.sample(zeus(traces, draw.choice(["v100", "a40"])), draw.randint(1, 44))
-    choices = [one.choices(Count.DRAW) for one in curves]
+    choices = [one.choices(CountedWatts.DRAW) for one in curves]
     least_w = sum(one[0].watts for one in choices)
     budget_w = least_w + draw.random() * (sum(one[-1].watts for one in choices) - least_w)
     limits = one_budget(len(choices), budget_w)
-    asked = Question(curves=curves, choices=choices, limits=limits)
+    asked = ChoiceProblem(curves=curves, choices=choices, limits=limits)
     ours, theirs = (
         sum(one[at].value for one, at in zip(choices, chosen, strict=True))
         for chosen in (allocate(choices, limits), exact(asked))
@@ -110,8 +110,8 @@ def test_trees_are_served_as_well_as_by_integer_program(
         TreeDomain(name=name, parent="site", budget_w=watts) for name, watts in budgets.items()
     )
     limits = tree_limits(PowerTree((site, *feeds)), [one.domain for one in curves])
-    choices = [one.choices(Count.DRAW, paused_w=0.0 if pause else None) for one in curves]
-    asked = Question(curves=curves, choices=choices, limits=limits)
+    choices = [one.choices(CountedWatts.DRAW, paused_w=0.0 if pause else None) for one in curves]
+    asked = ChoiceProblem(curves=curves, choices=choices, limits=limits)
     if not fits(asked, [0] * jobs):
         pytest.skip("the least caps of all jobs need more than that, and nobody may be paused")
     ours, theirs = (

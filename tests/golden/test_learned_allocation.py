@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattherd.experiments.power_models.curves import Lesson, lesson
+from wattherd.experiments.power_models.curves import LearningScenario, lesson
 from wattherd.workload.curves import read_curves
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 def test_learned_curves_reach_the_known_optimum_within_the_budget(gpu: str, least: float) -> None:
     """At 60 % of its draw the A40 is held by noise: docs/concepts/power-prediction.md."""
     curves = read_curves(ZEUS / f"summary_power_{gpu}.csv", "zeus")
-    terms = Lesson(samples=20, noise_sd=0.05, meter_sd=0.002, seeds=(1, 2))
+    terms = LearningScenario(samples=20, noise_sd=0.05, meter_sd=0.002, seeds=(1, 2))
     document = lesson(curves, terms)
     assert document["worst_of_optimum"] >= least
     assert min(one["median_of_optimum"] for one in document["budgets"]) >= 0.97

@@ -12,7 +12,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core
 from wattherd.experiments.published.pollux_osdi21 import compare_policy
 from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.jit import HAVE_JIT
@@ -33,7 +33,7 @@ def early_jobs(traces: Path, count: int) -> ReadJobs:
 
 
 def setting(jobs: ReadJobs, *, seed: int = 1, until_s: float = float("inf")) -> ComparisonSetup:
-    given = Given(jobs=jobs, cluster=parse_cluster("4x4:T4", known=GPUS), seed=seed)
+    given = SchedulerContext(jobs=jobs, cluster=parse_cluster("4x4:T4", known=GPUS), seed=seed)
     return ComparisonSetup(
         preset=preset("pollux-osdi21"), given=given, record=True, until_s=until_s
     )

@@ -18,7 +18,7 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.request import Request, TracePod
 from wattherd.sim.pack import pack
 from wattherd.workload.arrivals import read_order
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 SEED = 42
 ROOM_OF_PODS = 1001

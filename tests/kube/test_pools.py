@@ -22,7 +22,7 @@ from kube_api import Object, a_node, a_pod
 from kube_server import wait_until
 from test_second_scheduler import T4, a_scheduler, bound
 
-from wattherd.testing.boards import Board, BoardRoom, a_room
+from wattherd.testing.redfish_boards import Board, BoardRoom, a_room
 
 POOL, SWITCHED = "wattherd.dev/pool-phase", "wattherd.dev/switched"
 SOON = ("--idle-after=1s", "--hold=0s")

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from wattherd.estimate.measured_curve import Count, JobCurve, Point
+from wattherd.estimate.measured_curve import CountedWatts, JobCurve, MeasuredPoint
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.limits import DomainRoom
-from wattherd.policy.power.rules import Question, fits
+from wattherd.policy.power.rules import ChoiceProblem, fits
 
 NAMES = ("site", "a", "b", "a1", "a2", "b1")
 PARENTS = {"a": "site", "b": "site", "a1": "a", "a2": "a", "b1": "b"}
@@ -22,7 +22,8 @@ def curves(draw: st.DrawFn) -> JobCurve:
     """Any measured points: not concave, not even rising."""
     caps = draw(st.lists(st.integers(50, 400), min_size=1, max_size=6, unique=True))
     points = tuple(
-        Point(float(cap), draw(st.floats(20, 400)), draw(st.floats(0.1, 10))) for cap in caps
+        MeasuredPoint(float(cap), draw(st.floats(20, 400)), draw(st.floats(0.1, 10)))
+        for cap in caps
     )
     return JobCurve(
         job="j",
@@ -55,21 +56,23 @@ def trees(draw: st.DrawFn) -> PowerTree:
     )
 
 
-def question(jobs: Sequence[JobCurve], limits: DomainRoom, *, pause: bool = False) -> Question:
+def question(jobs: Sequence[JobCurve], limits: DomainRoom, *, pause: bool = False) -> ChoiceProblem:
     paused_w = 0.0 if pause else None
-    choices = [one.choices(Count.DRAW, paused_w=paused_w) for one in jobs]
-    return Question(curves=jobs, choices=choices, limits=limits)
+    choices = [one.choices(CountedWatts.DRAW, paused_w=paused_w) for one in jobs]
+    return ChoiceProblem(curves=jobs, choices=choices, limits=limits)
 
 
-def values(asked: Question, chosen: Sequence[int]) -> list[float]:
+def values(asked: ChoiceProblem, chosen: Sequence[int]) -> list[float]:
     return [choices[at].value for choices, at in zip(asked.choices, chosen, strict=True)]
 
 
-def value_of(asked: Question, chosen: Sequence[int]) -> float:
+def value_of(asked: ChoiceProblem, chosen: Sequence[int]) -> float:
     return sum(values(asked, chosen))
 
 
-def best_by_trying_all(asked: Question, worth: Callable[[Question, Sequence[int]], Any]) -> Any:
+def best_by_trying_all(
+    asked: ChoiceProblem, worth: Callable[[ChoiceProblem, Sequence[int]], Any]
+) -> Any:
     """The most of `worth`, from every combination that fits."""
     spans = [range(len(choices)) for choices in asked.choices]
     return max(worth(asked, one) for one in itertools.product(*spans) if fits(asked, one))

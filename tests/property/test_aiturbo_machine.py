@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
-from wattherd.estimate.speed import PsBelief, Sampled, SpeedModel
+from wattherd.estimate.speed import FittedRanges, PsBelief, SpeedModel
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Planner
@@ -54,7 +54,7 @@ def planners(jobs: list[JobSpec]) -> list[Planner]:
     speed = SpeedModel(
         theta=(0.5, 0.1, 0.2, 0.1, 0.01, 0.01, 0.01),
         batch=32,
-        sampled=Sampled(workers=(1, 4), servers=(0, 4)),
+        sampled=FittedRanges(workers=(1, 4), servers=(0, 4)),
     )
     known = {
         job.id: PsBelief(speed=speed, target_loss=0.5, most_steps=500.0, epoch_steps=50.0)

@@ -21,7 +21,7 @@ from wattherd.policy.power.allocation import (
     one_budget,
     tree_limits,
 )
-from wattherd.policy.power.rules import Question, fits
+from wattherd.policy.power.rules import ChoiceProblem, fits
 
 
 @settings(max_examples=times(200))
@@ -41,7 +41,7 @@ def test_a_tree_with_losses_is_used_as_well_as_can_be(
     used_as_well_as_can_be(question(jobs, limits, pause=pause))
 
 
-def used_as_well_as_can_be(asked: Question) -> None:
+def used_as_well_as_can_be(asked: ChoiceProblem) -> None:
     if not fits(asked, [0] * len(asked.curves)):
         return
     chosen = allocate(asked.choices, asked.limits)
@@ -63,7 +63,7 @@ def test_more_budget_never_lowers_bound_or_choice(
     assert bound(less.choices, less.limits) <= bound(more.choices, more.limits) + 1e-9
 
 
-def linear_optimum(asked: Question) -> float:
+def linear_optimum(asked: ChoiceProblem) -> float:
     """By HiGHS, from a matrix written down anew."""
     optimize = pytest.importorskip("scipy.optimize", reason="the judge is HiGHS in SciPy")
     limits, sizes = asked.limits, [len(one) for one in asked.choices]

@@ -19,7 +19,7 @@ from wattherd.engine.core.core import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.placement.placer import Placer
 from wattherd.experiments.placement.policies import build_placer, place_policy
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -139,7 +139,9 @@ def built(name: str, specs: tuple[JobSpec, ...]) -> Built:
     """A scheduler of the preset `none`, or one of those that the tests add."""
     if name in EXTRA:
         return Built(EXTRA[name]())
-    made = preset("none").scheduler(name, Given(jobs=ReadJobs(specs=specs), cluster=CLUSTER))
+    made = preset("none").scheduler(
+        name, SchedulerContext(jobs=ReadJobs(specs=specs), cluster=CLUSTER)
+    )
     return Built(made.planner, made.quota)
 
 

@@ -18,7 +18,7 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.event import JobProgressed
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva import Gandiva
-from wattherd.policy.schedule.gandiva_nodes import NOTHING, Homes
+from wattherd.policy.schedule.gandiva_nodes import NOTHING, GandivaNodes
 
 CROWDED = ClusterSpec(
     tuple(
@@ -98,7 +98,7 @@ class GandivaMachine(CoreMachine):
         assert all(count <= 2 for count in on_gpu.values())
 
 
-def check_demand(homes: Homes) -> None:
+def check_demand(homes: GandivaNodes) -> None:
     for node, residents in enumerate(homes.on):
         total = list(NOTHING)
         pairs = 0

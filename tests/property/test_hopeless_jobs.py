@@ -27,7 +27,7 @@ from wattherd.policy.schedule import gandiva
 from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.gandiva import Gandiva
-from wattherd.policy.schedule.gandiva_nodes import Homes, Resident
+from wattherd.policy.schedule.gandiva_nodes import GandivaJob, GandivaNodes
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 TREE = QueueTree(
@@ -100,7 +100,7 @@ def nobody_is_like_another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]
         with monkeypatch.context() as patched:
             patched.setattr(GangShapes, "needs", lambda _, job: job.id)
             patched.setattr(GangShapes, "kin", lambda _, job, now_s: None)
-            patched.setattr(Resident, "asks", asks)
+            patched.setattr(GandivaJob, "asks", asks)
             yield
 
     return context
@@ -153,7 +153,7 @@ def test_of_many_that_are_alike_one_is_tried(policy: str, monkeypatch: pytest.Mo
         looks.append(shape)
         return place(self, shape)
 
-    def spread_out(homes: Homes, resident: Resident, height: float = 1.0) -> Any:
+    def spread_out(homes: GandivaNodes, resident: GandivaJob, height: float = 1.0) -> Any:
         looks.append(resident)
         return spread(homes, resident, height)
 

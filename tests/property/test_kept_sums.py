@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattherd.experiments.schedule.run import ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.allocation import Allocation
@@ -88,7 +88,7 @@ def test_decisions_are_those_of_planners_that_keep_nothing(
     sizes = draw(st.lists(st.sampled_from([2, 4, 8]), min_size=2, max_size=4))
     setting = ComparisonSetup(
         preset=preset("none"),
-        given=Given(jobs=ReadJobs(specs=tuple(jobs)), cluster=t4_nodes(*sizes)),
+        given=SchedulerContext(jobs=ReadJobs(specs=tuple(jobs)), cluster=t4_nodes(*sizes)),
         budget=((0.0, 70.0 * sum(sizes)), (float(draw(second)) + 1.0, 45.0 * sum(sizes))),
         faults=(NodeLost(at_s=60.0, node="n0"), NodeReturned(at_s=120.0, node="n0")),
         record=True,

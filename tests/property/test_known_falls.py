@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cap_rules import CapRules
@@ -94,7 +94,7 @@ def run(
     return simulate(
         ComparisonSetup(
             preset=preset("none"),
-            given=Given(jobs=ReadJobs(specs=specs), cluster=CLUSTER),
+            given=SchedulerContext(jobs=ReadJobs(specs=specs), cluster=CLUSTER),
             budget=budget,
             power=power,
             tree=tree,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from effort import times
 from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
 from wattherd.estimate.learned_curve import CurveSample
-from wattherd.policy.power.learning import LearningAllocator, Manners
+from wattherd.policy.power.learning import ExplorationTerms, LearningAllocator
 
 CAPS = ((100.0, 175.0, 250.0), (100.0, 250.0), (150.0, 200.0, 250.0, 300.0))
 DEVICES = (1, 4, 2)
@@ -21,7 +21,7 @@ def a_learner(budget_w: float, paused_w: float | None) -> LearningAllocator:
     return LearningAllocator(
         curves=FleetCurves.start(CAPS, DEVICES, FleetTerms()), weights=(1.0, 2.0, 0.5),
         budget_w=budget_w, paused_w=paused_w, meter_sd=0.01,
-        manners=Manners(rounds=8, settle=2),
+        exploration=ExplorationTerms(rounds=8, settle=2),
     )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def test_plans_hold_their_bound_or_are_the_least_there_is(rounds, budget_w, paus
         plan = learner.planned()
         for cap, caps in zip(plan.caps_w, CAPS, strict=True):
             assert cap in caps or (cap is None and paused_w is not None)
-        surest = min(learner.manners.using_sd, learner.manners.final_sd)
+        surest = min(learner.exploration.using_sd, learner.exploration.final_sd)
         bound_w = plan.watts + surest * plan.watts_sd
         assert bound_w <= budget_w * (1 + 1e-9) or plan.caps_w == least or learner.round == 0
         samples = [

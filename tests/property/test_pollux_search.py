@@ -21,7 +21,7 @@ from wattherd.policy.schedule.pollux_climb import climb
 from wattherd.policy.schedule.pollux_genetic import _crowding, _fronts, genetic
 from wattherd.policy.schedule.pollux_problem import (
     PolluxApplicant,
-    Problem,
+    PolluxProblem,
     States,
     question,
     restart_factor,
@@ -56,14 +56,14 @@ def questions(draw: st.DrawFn) -> dict[str, Any]:
     return json.loads(json.dumps({**asked, **sizes}))
 
 
-def any_states(draw: st.DrawFn, problem: Problem) -> States:
+def any_states(draw: st.DrawFn, problem: PolluxProblem) -> States:
     count = draw(st.integers(1, 4))
     seed = draw(st.integers(0, 999))
     shape = (count, *problem.held.shape)
     return np.random.default_rng(seed).integers(0, 5, shape).astype(np.int16)
 
 
-def allowed(problem: Problem, state: States) -> bool:
+def allowed(problem: PolluxProblem, state: States) -> bool:
     across = (state > 0).sum(axis=1)
     crowded = ((state > 0) & (across > 1)[:, None]).sum(axis=0) > 1
     tasks = state.sum(axis=1)
@@ -116,7 +116,7 @@ def test_fitness_is_what_its_definition_says(data: st.DataObject) -> None:
     gpus = data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4))
     jobs = data.draw(st.lists(applicants(len(gpus)), min_size=1, max_size=4))
     asked = question(gpus, jobs)
-    problem = Problem.of(json.loads(json.dumps(asked)))
+    problem = PolluxProblem.of(json.loads(json.dumps(asked)))
     states = data.draw(st.composite(any_states)(problem))
     for state in states:
         np.minimum(state.cumsum(axis=1), problem.most[:, None], out=state, casting="unsafe")
@@ -130,7 +130,7 @@ def test_fitness_is_what_its_definition_says(data: st.DataObject) -> None:
 
 @given(asked=questions(), data=st.data())
 def test_whatever_is_repaired_is_allowed(asked: dict[str, Any], data: st.DataObject) -> None:
-    problem = Problem.of(asked)
+    problem = PolluxProblem.of(asked)
     for state in data.draw(st.composite(any_states)(problem)):
         repair(problem.arrays, state, np.random.default_rng(3))
         assert allowed(problem, state)
@@ -144,7 +144,7 @@ def test_whatever_is_repaired_is_allowed(asked: dict[str, Any], data: st.DataObj
 def test_answers_are_allowed_no_worse_than_the_start_and_repeat(
     asked: dict[str, Any], kind: str
 ) -> None:
-    problem = Problem.of(asked)
+    problem = PolluxProblem.of(asked)
     answer = json.loads(json.dumps(SEARCHES[kind](asked)))
     state = np.zeros(problem.held.shape, dtype=np.int16)
     for job, pairs in enumerate(answer["plan"]):
@@ -205,7 +205,7 @@ def test_a_restart_counts_less_the_older_a_job_is() -> None:
 
 def test_a_wide_gang_finds_its_place_at_once() -> None:
     asked = question([4, 4, 2], [PolluxApplicant(unit=1, least=10, most=10, factor=1.0)])
-    problem = Problem.of(asked)
+    problem = PolluxProblem.of(asked)
     assert problem.gangs().tolist() == [[4, 4, 2]]
     states, _ = genetic(problem, problem.gangs()[None], np.random.default_rng(1), generations=1)
     assert states.sum() == 10
@@ -268,7 +268,7 @@ def lonely(draw: st.DrawFn) -> Given:
 @example(given=Given([2], alone(2, step(), SEVEN)))
 def test_one_job_climbs_to_the_best_of_all_states(given: Given) -> None:
     gpus, job = given
-    problem = Problem.of(json.loads(json.dumps(question(gpus, [job]))))
+    problem = PolluxProblem.of(json.loads(json.dumps(question(gpus, [job]))))
     rooms = (range(int(room) + 1) for room in problem.room[0])
     every = np.array([[row] for row in product(*rooms)], dtype=np.int16)
     fair = np.array([state for state in every if allowed(problem, state)], dtype=np.int16)

@@ -15,10 +15,10 @@ from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import tree_limits
 from wattherd.policy.power.market import Equilibrium, equilibrium
-from wattherd.policy.power.rules import RULES, Question, fits
+from wattherd.policy.power.rules import RULES, ChoiceProblem, fits
 
 
-def market(jobs: list[JobCurve], tree: PowerTree) -> tuple[Question, Equilibrium]:
+def market(jobs: list[JobCurve], tree: PowerTree) -> tuple[ChoiceProblem, Equilibrium]:
     asked = question(jobs, tree_limits(tree, [one.domain for one in jobs]))
     assume(fits(asked, [0] * len(jobs)))
     return asked, equilibrium(asked.menu, asked.limits, asked.weight)
@@ -72,7 +72,7 @@ def test_the_market_reaches_what_an_exponential_cone_program_does(
     assert found.welfare == pytest.approx(judged, abs=2e-6)
 
 
-def by_cones(clarabel: object, asked: Question) -> float:
+def by_cones(clarabel: object, asked: ChoiceProblem) -> float:
     """Most of sum w t / sum w with (t, 1, rate) in the exponential cone: t <= log(rate)."""
     from scipy.sparse import csc_matrix
 

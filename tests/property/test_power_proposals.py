@@ -13,14 +13,14 @@ from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import tree_limits
 from wattherd.policy.power.proposal import guarded
-from wattherd.policy.power.rules import Question, fits
+from wattherd.policy.power.rules import ChoiceProblem, fits
 from wattherd.sim.power_episodes import JOBS as PER_EPISODE
 from wattherd.sim.power_episodes import Episodes, drawn_jobs
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
 
 
-def asked_of(jobs: list[JobCurve], tree: PowerTree) -> Question:
+def asked_of(jobs: list[JobCurve], tree: PowerTree) -> ChoiceProblem:
     return question(jobs, tree_limits(tree, [one.domain for one in jobs]))
 
 

@@ -16,14 +16,14 @@ from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import allocate, bound, tree_limits
-from wattherd.policy.power.rules import RULES, Question, fits
+from wattherd.policy.power.rules import RULES, ChoiceProblem, fits
 
 
-def asked_of(jobs: list[JobCurve], tree: PowerTree, *, pause: bool = False) -> Question:
+def asked_of(jobs: list[JobCurve], tree: PowerTree, *, pause: bool = False) -> ChoiceProblem:
     return question(jobs, tree_limits(tree, [one.domain for one in jobs]), pause=pause)
 
 
-def over_w(asked: Question, chosen: Sequence[int], tree: PowerTree) -> float:
+def over_w(asked: ChoiceProblem, chosen: Sequence[int], tree: PowerTree) -> float:
     """Most watts above any budget, reckoned from the tree alone: losses as watts climb."""
     load_w = dict.fromkeys((one.name for one in tree.domains), 0.0)
     by_name = {one.name: one for one in tree.domains}
@@ -64,18 +64,18 @@ def test_no_branch_of_a_tree_is_ever_exceeded_and_every_cap_is_within_its_range(
     assert value_of(asked, chosen) <= bound(asked.choices, asked.limits) + 1e-6
 
 
-def log_welfare(asked: Question, chosen: Sequence[int]) -> float:
+def log_welfare(asked: ChoiceProblem, chosen: Sequence[int]) -> float:
     pairs = zip(asked.curves, values(asked, chosen), strict=True)
     return sum(curve.weight * math.log(value / curve.weight) for curve, value in pairs)
 
 
-def ascending(asked: Question, chosen: Sequence[int]) -> list[float]:
+def ascending(asked: ChoiceProblem, chosen: Sequence[int]) -> list[float]:
     """Relative rates, the least first: what leximin compares."""
     pairs = zip(asked.curves, values(asked, chosen), strict=True)
     return sorted(value / curve.weight for curve, value in pairs)
 
 
-def by_tier(asked: Question, chosen: Sequence[int]) -> list[float]:
+def by_tier(asked: ChoiceProblem, chosen: Sequence[int]) -> list[float]:
     """Worth of each tier, the highest first."""
     tiers = sorted({curve.priority for curve in asked.curves}, reverse=True)
     return [
@@ -91,7 +91,7 @@ def by_tier(asked: Question, chosen: Sequence[int]) -> list[float]:
     ]
 
 
-GOALS: dict[str, Callable[[Question, Sequence[int]], Any]] = {
+GOALS: dict[str, Callable[[ChoiceProblem, Sequence[int]], Any]] = {
     "water-filling": value_of,
     "nash": log_welfare,
     "max-min": ascending,
@@ -103,7 +103,7 @@ def nearly(one: Any) -> list[float]:
     return [round(value, 6) for value in (one if isinstance(one, list) else [one])]
 
 
-def rates_differ(asked: Question) -> bool:
+def rates_differ(asked: ChoiceProblem) -> bool:
     """Whether no two jobs' points have the same relative rate, the best ones aside."""
     below = [
         round(one.value / curve.weight, 9)

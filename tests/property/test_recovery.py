@@ -30,11 +30,11 @@ from wattherd.model.event import (
     NodeReturned,
 )
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.policy.schedule.gandiva_nodes import Homes, Resident
+from wattherd.policy.schedule.gandiva_nodes import GandivaJob, GandivaNodes
 from wattherd.server.journal import snapshot_codec as frozen
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.journal.snapshot_codec import Unfit, freeze, thaw
-from wattherd.server.recovery.replay import JournalReplay, Lived
+from wattherd.server.journal.snapshot_codec import UnusableSnapshot, freeze, thaw
+from wattherd.server.recovery.replay import JournalReplay, ReplayedEntry
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.config import ServeConfig
 from wattherd.store.entry import JournalEntry
@@ -137,7 +137,9 @@ def entries_of(policy: str, actions: list[Action]) -> list[JournalEntry]:
     return world.journal.kept
 
 
-def cut(plan: Blueprint, entries: list[JournalEntry], at: int) -> tuple[list[Lived], JournalReplay]:
+def cut(
+    plan: Blueprint, entries: list[JournalEntry], at: int
+) -> tuple[list[ReplayedEntry], JournalReplay]:
     """What follows entry `at` for who starts from a snapshot of it."""
     before = JournalReplay([(0, plan)])
     for _ in before.live(entries[:at]):
@@ -226,7 +228,7 @@ def test_another_policy_and_fewer_devices_take_every_job_over(
     assert set(replay.state.standing.orders.specs) == set(before)
 
 
-@pytest.mark.parametrize("kind", [Resident, Homes, JobRecord])
+@pytest.mark.parametrize("kind", [GandivaJob, GandivaNodes, JobRecord])
 def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +244,7 @@ def test_a_snapshot_of_objects_that_lacked_an_attribute_is_refused(
     monkeypatch.setattr(
         frozen, "_attributes", lambda one: [*plain(one), "newer"] if one is kind else plain(one)
     )
-    with pytest.raises(Unfit, match=f"whose {kind.__name__} differs"):
+    with pytest.raises(UnusableSnapshot, match=f"whose {kind.__name__} differs"):
         thaw(body, config)
 
 
@@ -255,7 +257,7 @@ def test_a_snapshot_of_a_class_that_is_gone_is_refused(gone: str) -> None:
         pass
     head, _, rest = freeze(replay.frozen()).partition(b"\n")
     shapes = json.loads(head) | {f"wattherd.{gone}": ["base_mw", "budget_w"]}
-    with pytest.raises(Unfit):
+    with pytest.raises(UnusableSnapshot):
         thaw(json.dumps(shapes).encode() + b"\n" + rest, plan.core_config(plan.scheduler()))
 
 
@@ -281,5 +283,5 @@ def test_bytes_that_are_no_snapshot_make_nothing() -> None:
             return os.system, ("true",)
 
     for body in (b"", b"nonsense", pickle.dumps(Evil()), pickle.dumps((1, 2, 3, 4))):
-        with pytest.raises(Unfit):
+        with pytest.raises(UnusableSnapshot):
             thaw(body, config)

@@ -16,7 +16,7 @@ import pytest
 from postgres_server import Postgres
 
 from wattherd.devices.meters.meter import Meter
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 from wattherd.devices.wire.ipmitool import Ipmitool
 from wattherd.hold.lines import InstrumentLine
 
@@ -64,7 +64,7 @@ def in_the_asking_thread(call: Callable[..., Any]) -> Callable[..., Any]:
     """The same call, its answer or its error."""
 
     def asked(*arguments: Any) -> Any:
-        if asking.aside():
+        if cooperative_io.aside():
             return call(*arguments)
         line = InstrumentLine(lambda: call(*arguments), concurrent=True)
         line.poll()

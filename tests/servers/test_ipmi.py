@@ -16,7 +16,7 @@ if shutil.which("ipmitool") is None:
 
 from wattherd.devices.meters.ipmi import dcmi_watts, sensor_watts
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.ipmitool import refusal
 from wattherd.errors import UserError
 
@@ -112,7 +112,7 @@ class Bmc:
 
     def eventually(self, watts: float) -> None:
         until_s = time.monotonic() + PATIENCE_S
-        found: float | Trouble | None = None
+        found: float | DeviceErrorKind | None = None
         while time.monotonic() < until_s:
             found = outcome(self.uri())
             if found == watts:
@@ -121,7 +121,7 @@ class Bmc:
         raise AssertionError(f"{found}: {(self.folder / 'log').read_text()}")
 
 
-def outcome(uri: str) -> float | Trouble:
+def outcome(uri: str) -> float | DeviceErrorKind:
     try:
         return open_meter(uri).read().watts
     except DeviceError as error:
@@ -142,14 +142,14 @@ def bmc(tmp_path: Path) -> Iterator[Bmc]:
 def test_a_sensor_is_followed_until_its_controller_is_killed(bmc: Bmc) -> None:
     bmc.say(8000)
     bmc.eventually(8000.0)
-    assert outcome(bmc.uri("Fan%201")) is Trouble.ABSENT
-    assert outcome(bmc.uri("dcmi")) is Trouble.REFUSED  # to users, by the simulator
+    assert outcome(bmc.uri("Fan%201")) is DeviceErrorKind.ABSENT
+    assert outcome(bmc.uri("dcmi")) is DeviceErrorKind.REFUSED  # to users, by the simulator
     bmc.user("wrong")
-    assert outcome(bmc.uri()) is Trouble.UNREACHABLE
+    assert outcome(bmc.uri()) is DeviceErrorKind.UNREACHABLE
     bmc.stop()
     assert outcome(bmc.uri().replace("timeout=3s", "timeout=0.5s")) in (
-        Trouble.TIMEOUT,
-        Trouble.UNREACHABLE,
+        DeviceErrorKind.TIMEOUT,
+        DeviceErrorKind.UNREACHABLE,
     )
 
 
@@ -158,7 +158,7 @@ def test_a_silent_controller_times_out() -> None:
         silent.bind(("127.0.0.1", 0))
         began_s = time.monotonic()
         uri = f"ipmi://127.0.0.1:{silent.getsockname()[1]}/dcmi?timeout=0.4s"
-        assert outcome(uri) is Trouble.TIMEOUT
+        assert outcome(uri) is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - began_s < 15.0
 
 
@@ -174,17 +174,17 @@ def test_what_ipmitool_prints_is_read() -> None:
 def test_a_sensor_without_watts_is_no_reading(said: str) -> None:
     with pytest.raises(DeviceError) as error:
         sensor_watts(said)
-    assert error.value.trouble is Trouble.ABSENT
+    assert error.value.trouble is DeviceErrorKind.ABSENT
 
 
 def test_a_controller_without_dcmi_has_no_such_reading() -> None:
     said = "\n    DCMI request failed because: Invalid command (c1)\n"
-    assert refusal(said).trouble is Trouble.ABSENT
+    assert refusal(said).trouble is DeviceErrorKind.ABSENT
 
 
 def test_dcmi_switched_off_is_no_reading() -> None:
     off = "Instantaneous power reading: 0 Watts\nPower reading state is:  deactivated"
-    for said, trouble in ((off, Trouble.ABSENT), ("what?", Trouble.GARBAGE)):
+    for said, trouble in ((off, DeviceErrorKind.ABSENT), ("what?", DeviceErrorKind.GARBAGE)):
         with pytest.raises(DeviceError) as error:
             dcmi_watts(said)
         assert error.value.trouble is trouble

@@ -22,7 +22,7 @@ from test_ipmi import Bmc, needs_simulator
 
 from wattherd.devices.knobs.contract import NO_LIMIT, OrderResult
 from wattherd.devices.knobs.registry import open_knob, open_switch
-from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.device_errors import DeviceErrorKind
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("both_ways")]
 
@@ -102,7 +102,7 @@ def test_boards_that_drop_or_refuse_orders_are_told(dcmi: Dcmi) -> None:
     dropped = open_knob(dcmi.uri()).set(500.0)
     assert (dropped.result, dropped.read_back) == (OrderResult.UNCHANGED, 750.0)
     dcmi.say(deaf=False, refuses=INSUFFICIENT)
-    assert open_knob(dcmi.uri()).set(500.0).trouble is Trouble.REFUSED
+    assert open_knob(dcmi.uri()).set(500.0).trouble is DeviceErrorKind.REFUSED
     dcmi.say(refuses=OUT_OF_RANGE)
     assert open_knob(dcmi.uri()).set(500.0).result is OrderResult.REFUSED
 
@@ -141,9 +141,12 @@ def test_a_chassis_is_switched_off_and_on(bmc: Bmc) -> None:
 @needs_simulator
 def test_a_board_without_dcmi_has_no_limit(bmc: Bmc) -> None:
     outcome = open_knob(bmc.uri("") + "&level=administrator").set(500.0)
-    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, Trouble.ABSENT)
+    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, DeviceErrorKind.ABSENT)
     as_operator = open_knob(bmc.uri("")).set(500.0)  # the simulator asks more of what it lacks
-    assert (as_operator.result, as_operator.trouble) == (OrderResult.REFUSED, Trouble.REFUSED)
+    assert (as_operator.result, as_operator.trouble) == (
+        OrderResult.REFUSED,
+        DeviceErrorKind.REFUSED,
+    )
 
 
 @needs_simulator

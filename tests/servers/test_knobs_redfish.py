@@ -16,8 +16,8 @@ from test_sushy import pytestmark as needs_sushy
 from wattherd.devices.knobs.contract import NO_LIMIT, OrderResult
 from wattherd.devices.knobs.journal import KnobJournal
 from wattherd.devices.knobs.registry import open_knob, open_switch
-from wattherd.devices.wire.device_errors import Trouble
-from wattherd.testing.boards import Board, BoardReply, BoardRoom, a_room, serving
+from wattherd.devices.wire.device_errors import DeviceErrorKind
+from wattherd.testing.redfish_boards import Board, BoardReply, BoardRoom, a_room, serving
 
 GENERATIONS = "EnvironmentMetrics", "Power"
 
@@ -93,18 +93,18 @@ def test_boards_that_are_gone_mute_or_garbled_have_no_limit(room: BoardRoom) -> 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     gone = open_knob(f"redfish+http://127.0.0.1:{port}").set(300.0)
-    assert (gone.result, gone.trouble) == (OrderResult.UNREACHABLE, Trouble.UNREACHABLE)
+    assert (gone.result, gone.trouble) == (OrderResult.UNREACHABLE, DeviceErrorKind.UNREACHABLE)
     garbage = lambda *_: BoardReply(200, {"PowerLimitWatts": "lots"})  # noqa: E731
     with serving(garbage) as port:
         garbled = open_knob(f"redfish+http://127.0.0.1:{port}").set(300.0)
-    assert (garbled.result, garbled.trouble) == (OrderResult.REFUSED, Trouble.GARBAGE)
+    assert (garbled.result, garbled.trouble) == (OrderResult.REFUSED, DeviceErrorKind.GARBAGE)
 
 
 def test_a_hanging_board_takes_its_time_limit_and_no_more() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"redfish+http://127.0.0.1:{silent.getsockname()[1]}?timeout=0.3s"
         began_s = time.monotonic()
-        assert open_knob(uri).set(300.0).trouble is Trouble.TIMEOUT
+        assert open_knob(uri).set(300.0).trouble is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - began_s < 15.0
 
 
@@ -113,7 +113,7 @@ def test_a_limit_in_percent_is_not_taken_for_watts() -> None:
     percent = {"SetPoint": 80, "SetPointUnits": "%", "AllowableMax": 100}
     with serving(lambda *_: BoardReply(200, percent)) as port:
         outcome = open_knob(f"redfish+http://127.0.0.1:{port}/redfish/v1/C/1").set(80.0)
-    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, Trouble.ABSENT)
+    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, DeviceErrorKind.ABSENT)
 
 
 def test_a_control_in_watts_is_set() -> None:
@@ -170,12 +170,12 @@ def test_a_node_that_does_not_follow_is_told(room: BoardRoom) -> None:
     position = open_switch(room.uri(0, "Systems") + "?settle=0.2s").turn(on=False)
     assert (position.result, position.on) == (OrderResult.UNCHANGED, True)
     room.boards[0].mute = True
-    assert open_switch(room.uri(0, "Systems")).read().trouble is Trouble.UNREACHABLE
+    assert open_switch(room.uri(0, "Systems")).read().trouble is DeviceErrorKind.UNREACHABLE
 
 
 def test_a_limit_is_no_switch(room: BoardRoom) -> None:
-    assert open_switch(room.uri(0)).turn(on=False).trouble is Trouble.ABSENT
-    assert open_knob(room.uri(0, "Systems")).set(300.0).trouble is Trouble.ABSENT
+    assert open_switch(room.uri(0)).turn(on=False).trouble is DeviceErrorKind.ABSENT
+    assert open_knob(room.uri(0, "Systems")).set(300.0).trouble is DeviceErrorKind.ABSENT
 
 
 # --- sushy-static, which answers 204 and changes nothing ----------------------------------------

@@ -26,7 +26,7 @@ from nvml_driver import COMPILER, IGNORED, NO_PERMISSION, Driver
 
 from wattherd.devices.knobs.contract import KnobLimits, KnobUnit, OrderResult
 from wattherd.devices.knobs.registry import open_knob
-from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.device_errors import DeviceErrorKind
 
 ZEUSD = os.environ.get("WATTHERD_ZEUSD") or shutil.which("zeusd")
 
@@ -128,14 +128,24 @@ def test_a_daemon_that_drops_orders_is_caught(daemon: Daemon, sock: Path) -> Non
 @pytest.mark.parametrize(
     ("status", "content", "result", "trouble"),
     [
-        (403, {"errors": {"0": "NVML error: no permission"}}, OrderResult.REFUSED, Trouble.REFUSED),
-        (400, {"errors": {"0": "Invalid request"}}, OrderResult.REFUSED, Trouble.GARBAGE),
-        (404, None, OrderResult.REFUSED, Trouble.ABSENT),
-        (500, {"errors": {"0": "GPU lost"}}, OrderResult.UNREACHABLE, Trouble.UNREACHABLE),
+        (
+            403,
+            {"errors": {"0": "NVML error: no permission"}},
+            OrderResult.REFUSED,
+            DeviceErrorKind.REFUSED,
+        ),
+        (400, {"errors": {"0": "Invalid request"}}, OrderResult.REFUSED, DeviceErrorKind.GARBAGE),
+        (404, None, OrderResult.REFUSED, DeviceErrorKind.ABSENT),
+        (500, {"errors": {"0": "GPU lost"}}, OrderResult.UNREACHABLE, DeviceErrorKind.UNREACHABLE),
     ],
 )
 def test_refusals_have_their_name(
-    daemon: Daemon, sock: Path, status: int, content: Any, result: OrderResult, trouble: Trouble
+    daemon: Daemon,
+    sock: Path,
+    status: int,
+    content: Any,
+    result: OrderResult,
+    trouble: DeviceErrorKind,
 ) -> None:
     daemon.refusal = status, content
     outcome = open_knob(f"zeusd+unix://{sock}?gpu=0").set(250.0)
@@ -146,13 +156,16 @@ def test_refusals_have_their_name(
 def test_a_token_goes_along(daemon: Daemon, sock: Path, tmp_path: Path) -> None:
     daemon.token = "t0p"
     uri = f"zeusd+unix://{sock}?gpu=0"
-    assert open_knob(uri).set(250.0).trouble is Trouble.REFUSED
+    assert open_knob(uri).set(250.0).trouble is DeviceErrorKind.REFUSED
     (tmp_path / "user").write_text("token: t0p")
     assert open_knob(f"{uri}&credentials={tmp_path}/user").set(250.0).in_force
 
 
 def test_without_a_daemon_it_is_unreachable(tmp_path: Path) -> None:
-    assert open_knob(f"zeusd+unix://{tmp_path}/none?gpu=0").read().trouble is Trouble.UNREACHABLE
+    assert (
+        open_knob(f"zeusd+unix://{tmp_path}/none?gpu=0").read().trouble
+        is DeviceErrorKind.UNREACHABLE
+    )
 
 
 # --- zeusd itself ----------------------------------------------------------------------------
@@ -192,7 +205,7 @@ def test_zeusd_sets_reads_clamps_and_refuses(gpus: Driver) -> None:
         assert knob.set(20.0).read_back == 100.0
         assert knob.restore().read_back == 300.0
         gpus.setters(NO_PERMISSION)
-        assert knob.set(250.0).trouble is Trouble.REFUSED
+        assert knob.set(250.0).trouble is DeviceErrorKind.REFUSED
         gpus.setters(IGNORED)
         assert knob.set(250.0).result is OrderResult.UNCHANGED
         absent = open_knob(f"zeusd+unix://{path}?gpu=7").set(250.0)

@@ -21,7 +21,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
 from wattherd.server.hardware.amd import model_of
-from wattherd.server.hardware.boards import FoundGpu
+from wattherd.server.hardware.gpu_devices import FoundGpu
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with"),

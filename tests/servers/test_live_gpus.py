@@ -26,7 +26,7 @@ from test_knobs_zeusd import serving as zeusd
 
 from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
-from wattherd.server.hardware.boards import FoundGpu
+from wattherd.server.hardware.gpu_devices import FoundGpu
 from wattherd.server.hardware.nvidia import model_of
 
 pytestmark = [

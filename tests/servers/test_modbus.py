@@ -18,7 +18,7 @@ from pymodbus.server import ModbusTcpServer
 from pymodbus.simulator import DataType, SimData, SimDevice
 
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -119,20 +119,20 @@ def test_scale_and_unit_make_watts(device: Device) -> None:
         assert meter.read().watts == pytest.approx(12_300)
 
 
-def trouble(uri: str) -> Trouble:
+def trouble(uri: str) -> DeviceErrorKind:
     with open_meter(uri) as meter, pytest.raises(DeviceError) as error:
         meter.read()
     return error.value.trouble
 
 
 def test_what_the_device_refuses_has_a_name(device: Device) -> None:
-    assert trouble(address(device.port, register=5)) is Trouble.ABSENT
-    assert trouble(address(device.port, unit=9)) is Trouble.UNREACHABLE
+    assert trouble(address(device.port, register=5)) is DeviceErrorKind.ABSENT
+    assert trouble(address(device.port, unit=9)) is DeviceErrorKind.UNREACHABLE
 
 
 def test_no_number_is_no_reading(device: Device) -> None:
     device.words = words("f", float("nan"))
-    assert trouble(address(device.port)) is Trouble.GARBAGE
+    assert trouble(address(device.port)) is DeviceErrorKind.GARBAGE
 
 
 def test_a_slow_device_times_out_and_its_late_answer_is_not_believed(device: Device) -> None:
@@ -141,7 +141,7 @@ def test_a_slow_device_times_out_and_its_late_answer_is_not_believed(device: Dev
         started_s = time.monotonic()
         with pytest.raises(DeviceError) as error:
             meter.read()
-        assert error.value.trouble is Trouble.TIMEOUT
+        assert error.value.trouble is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - started_s < 4.0
         device.words, device.delay_s = words("f", 222.0), 0.0
         assert meter.read().watts == 222.0
@@ -156,7 +156,7 @@ def test_a_killed_server_is_unreachable_until_it_is_back() -> None:
     for _ in range(2):
         with pytest.raises(DeviceError) as error:
             meter.read()
-        assert error.value.trouble is Trouble.UNREACHABLE
+        assert error.value.trouble is DeviceErrorKind.UNREACHABLE
     with serving(Device(device.port)) as again, meter:
         again.words = words("f", 6.0)
         assert meter.read().watts == 6.0
@@ -170,7 +170,7 @@ def test_noise_is_garbage(noise: bytes, request: pytest.FixtureRequest) -> None:
         uri = address(server.getsockname()[1]).replace("timeout=1s", "timeout=0.3s")
         # More than a frame holds is dropped unheard by pymodbus' asynchronous client.
         dropped = len(noise) > 260 and "beside" in request.node.name
-        assert trouble(uri) is (Trouble.TIMEOUT if dropped else Trouble.GARBAGE)
+        assert trouble(uri) is (DeviceErrorKind.TIMEOUT if dropped else DeviceErrorKind.GARBAGE)
         thread.join()
 
 

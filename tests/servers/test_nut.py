@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.errors import UserError
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("both_ways")]
@@ -71,9 +71,9 @@ class Ups:
     def uri(self, more: str = "") -> str:
         return f"nut://127.0.0.1:{self.port}/rack?{more}"
 
-    def eventually(self, expected: float | Trouble) -> None:
+    def eventually(self, expected: float | DeviceErrorKind) -> None:
         until_s = time.monotonic() + PATIENCE_S
-        found: float | Trouble | None = None
+        found: float | DeviceErrorKind | None = None
         while time.monotonic() < until_s:
             found = outcome(self.uri())
             if found == expected:
@@ -82,7 +82,7 @@ class Ups:
         raise AssertionError(f"{found}, never {expected}: {(self.folder / 'log').read_text()}")
 
 
-def outcome(uri: str) -> float | Trouble:
+def outcome(uri: str) -> float | DeviceErrorKind:
     try:
         return open_meter(uri).read().watts
     except DeviceError as error:
@@ -108,9 +108,9 @@ def test_values_are_followed_as_they_change(ups: Ups) -> None:
 
 @needs_nut
 def test_what_the_server_refuses_has_a_name(ups: Ups) -> None:
-    assert outcome(ups.uri("variable=ups.none")) is Trouble.ABSENT
-    assert outcome(ups.uri("variable=ups.model")) is Trouble.GARBAGE
-    assert outcome(ups.uri().replace("rack", "other")) is Trouble.ABSENT
+    assert outcome(ups.uri("variable=ups.none")) is DeviceErrorKind.ABSENT
+    assert outcome(ups.uri("variable=ups.model")) is DeviceErrorKind.GARBAGE
+    assert outcome(ups.uri().replace("rack", "other")) is DeviceErrorKind.ABSENT
 
 
 @needs_nut
@@ -126,29 +126,29 @@ def test_a_lost_driver_and_a_killed_server_are_unreachable(tmp_path: Path) -> No
     try:
         ups.eventually(500.0)
         ups.driver.kill()
-        ups.eventually(Trouble.UNREACHABLE)
+        ups.eventually(DeviceErrorKind.UNREACHABLE)
     finally:
         ups.stop()
-    assert outcome(ups.uri()) is Trouble.UNREACHABLE
+    assert outcome(ups.uri()) is DeviceErrorKind.UNREACHABLE
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
         (b'VAR rack ups.realpower "750.5"\n', 750.5),
-        (b'VAR rack ups.realpower "nan"\n', Trouble.GARBAGE),
-        (b'VAR rack ups.load "50"\n', Trouble.GARBAGE),
-        (b'VAR rack ups.realpower "7\n', Trouble.GARBAGE),
-        (b"ERR\n", Trouble.GARBAGE),
-        (b"ERR ACCESS-DENIED\n", Trouble.REFUSED),
-        (b"ERR DATA-STALE\n", Trouble.UNREACHABLE),
-        (b"\x00\xff\n", Trouble.GARBAGE),
-        (b"x" * 10_000, Trouble.GARBAGE),
-        (b"VAR rack", Trouble.UNREACHABLE),  # and hangs up
-        (b"", Trouble.UNREACHABLE),
+        (b'VAR rack ups.realpower "nan"\n', DeviceErrorKind.GARBAGE),
+        (b'VAR rack ups.load "50"\n', DeviceErrorKind.GARBAGE),
+        (b'VAR rack ups.realpower "7\n', DeviceErrorKind.GARBAGE),
+        (b"ERR\n", DeviceErrorKind.GARBAGE),
+        (b"ERR ACCESS-DENIED\n", DeviceErrorKind.REFUSED),
+        (b"ERR DATA-STALE\n", DeviceErrorKind.UNREACHABLE),
+        (b"\x00\xff\n", DeviceErrorKind.GARBAGE),
+        (b"x" * 10_000, DeviceErrorKind.GARBAGE),
+        (b"VAR rack", DeviceErrorKind.UNREACHABLE),  # and hangs up
+        (b"", DeviceErrorKind.UNREACHABLE),
     ],
 )
-def test_each_answer_has_its_meaning(said: bytes, expected: float | Trouble) -> None:
+def test_each_answer_has_its_meaning(said: bytes, expected: float | DeviceErrorKind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = Thread(target=_answer_once, args=[server, said])
         thread.start()
@@ -175,7 +175,7 @@ def test_a_server_that_drips_is_left_in_time() -> None:
         thread.start()
         began_s = time.monotonic()
         uri = f"nut://127.0.0.1:{server.getsockname()[1]}/rack?timeout=0.3s"
-        assert outcome(uri) is Trouble.TIMEOUT
+        assert outcome(uri) is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - began_s < 8.0  # all of it would take longer
         thread.join()
 

@@ -19,7 +19,7 @@ import pytest
 from wattherd.devices.meters.contract import MeterReading, Quality
 from wattherd.devices.meters.meter import Meter
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
@@ -104,7 +104,7 @@ def eventually(meter: Meter, watts: float) -> MeterReading:
         try:
             reading = meter.read()
         except DeviceError as error:
-            if error.trouble is not Trouble.ABSENT:  # nothing scraped yet
+            if error.trouble is not DeviceErrorKind.ABSENT:  # nothing scraped yet
                 raise
         else:
             if reading.watts == watts:
@@ -151,14 +151,14 @@ def test_gpus_of_both_generations_of_the_exporter(site: Site) -> None:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("no_such_series", Trouble.ABSENT),
-        ("sum(", Trouble.GARBAGE),
-        ("0/0", Trouble.GARBAGE),
-        ('{__name__=~"scrape_.*"}', Trouble.GARBAGE),
+        ("no_such_series", DeviceErrorKind.ABSENT),
+        ("sum(", DeviceErrorKind.GARBAGE),
+        ("0/0", DeviceErrorKind.GARBAGE),
+        ('{__name__=~"scrape_.*"}', DeviceErrorKind.GARBAGE),
     ],
 )
 def test_what_gives_no_single_value_is_no_reading(
-    site: Site, query: str, expected: Trouble
+    site: Site, query: str, expected: DeviceErrorKind
 ) -> None:
     site.say("feed_watts 5")
     eventually(open_meter(site.uri("feed_watts")), 5.0)

@@ -18,7 +18,7 @@ pytest.importorskip("pysnmp", reason="pysnmp is not installed")
 
 from wattherd.devices.meters.meter import Meter
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.errors import UserError
 
 SNMPD = shutil.which("snmpd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
@@ -100,7 +100,7 @@ def pdu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pdu]:
         yield pdu
 
 
-def trouble(uri: str) -> Trouble:
+def trouble(uri: str) -> DeviceErrorKind:
     with open_meter(uri) as meter, pytest.raises(DeviceError) as error:
         meter.read()
     return error.value.trouble
@@ -130,8 +130,8 @@ def test_every_kind_of_number(pdu: Pdu, version: str, said: str, watts: float) -
 @pytest.mark.parametrize("version", ["1", "2c"])
 def test_no_object_and_no_number_have_their_names(pdu: Pdu, version: str) -> None:
     pdu.say("4=string:warm")
-    assert trouble(pdu.uri("4", f"version={version}")) is Trouble.GARBAGE
-    assert trouble(pdu.uri("99", f"version={version}")) is Trouble.ABSENT
+    assert trouble(pdu.uri("4", f"version={version}")) is DeviceErrorKind.GARBAGE
+    assert trouble(pdu.uri("99", f"version={version}")) is DeviceErrorKind.ABSENT
 
 
 @needs_snmpd
@@ -144,7 +144,7 @@ def test_the_community_comes_from_a_file(pdu: Pdu, tmp_path: Path) -> None:
             with open_meter(uri) as meter:
                 assert meter.read().watts == 7.0
         else:
-            assert trouble(uri) is Trouble.TIMEOUT
+            assert trouble(uri) is DeviceErrorKind.TIMEOUT
 
 
 @needs_snmpd
@@ -158,9 +158,9 @@ def test_a_user_of_version_3_is_authenticated_and_encrypted(pdu: Pdu, tmp_path: 
         assert meter.read().watts == 8.0
     for name, password in (("watt", "wrong-password"), ("nobody", "shared-password")):
         secrets.write_text(user.format(name, password))
-        assert trouble(uri) is Trouble.REFUSED
+        assert trouble(uri) is DeviceErrorKind.REFUSED
     secrets.write_text("{username: watt, password: shared-password}")
-    assert trouble(uri) is Trouble.REFUSED  # the agent answers this user only if encrypted
+    assert trouble(uri) is DeviceErrorKind.REFUSED  # the agent answers this user only if encrypted
 
 
 def test_a_wrapped_float_is_a_number() -> None:
@@ -178,7 +178,7 @@ def test_a_slow_agent_times_out_and_its_late_answer_is_not_believed(pdu: Pdu) ->
         started_s = time.monotonic()
         with pytest.raises(DeviceError) as error:
             meter.read()
-        assert error.value.trouble is Trouble.TIMEOUT
+        assert error.value.trouble is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - started_s < 4.0
         pdu.say("1=gauge:2")
         assert _read_in_time(meter) == 2.0
@@ -191,7 +191,7 @@ def _read_in_time(meter: Meter) -> float:
         try:
             return meter.read().watts
         except DeviceError as error:
-            if error.trouble is not Trouble.TIMEOUT or time.monotonic() > end_s:
+            if error.trouble is not DeviceErrorKind.TIMEOUT or time.monotonic() > end_s:
                 raise
 
 
@@ -203,7 +203,7 @@ def test_a_killed_agent_is_silent_until_it_is_back(tmp_path: Path) -> None:
         pdu.close()
         with pytest.raises(DeviceError) as error:
             meter.read()
-        assert error.value.trouble is Trouble.TIMEOUT
+        assert error.value.trouble is DeviceErrorKind.TIMEOUT
         pdu.say("1=gauge:5")
         pdu.process = pdu.start()
         assert _read_in_time(meter) == 5.0
@@ -216,7 +216,7 @@ def test_noise_is_no_reading() -> None:
         uri = f"snmp://127.0.0.1:{noisy.getsockname()[1]}/{POWER}.1?timeout=0.3s"
         thread = threading.Thread(target=_answer_once, args=[noisy])
         thread.start()
-        assert trouble(uri) in (Trouble.GARBAGE, Trouble.TIMEOUT)
+        assert trouble(uri) in (DeviceErrorKind.GARBAGE, DeviceErrorKind.TIMEOUT)
         thread.join()
 
 

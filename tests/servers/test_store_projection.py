@@ -19,7 +19,7 @@ from wattherd.model.event import JobCancelled, JobExited, JobProgressed, JobSubm
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.server.hardware.draw import DrawBook, DrawSample, sample_of, sample_row
 from wattherd.server.journal.job_history import JobHistory, PastJob, past_of, row_of
-from wattherd.server.recovery.projector import Scribe
+from wattherd.server.recovery.projector import Projector
 from wattherd.store.entry import JournalEntry, StoreFailure
 from wattherd.store.projection import JobFilter, ProjectionBatch
 from wattherd.store.snapshots import StateSnapshot
@@ -44,11 +44,11 @@ def submitted(number: int, **more: Any) -> JournalEntry:
     )
 
 
-def a_scribe(store: ClusterStore, history: JobHistory, book: DrawBook | None = None) -> Scribe:
-    return Scribe(store.projection, history.forgettable, book or DrawBook())
+def a_scribe(store: ClusterStore, history: JobHistory, book: DrawBook | None = None) -> Projector:
+    return Projector(store.projection, history.forgettable, book or DrawBook())
 
 
-def tell(scribe: Scribe, history: JobHistory, entry: JournalEntry, *commands: Any) -> None:
+def tell(scribe: Projector, history: JobHistory, entry: JournalEntry, *commands: Any) -> None:
     scribe.told([(entry, commands)], history.note(entry, commands))
 
 
@@ -199,7 +199,7 @@ def sample(at_s: float, draw_w: float, **by_job: float) -> DrawSample:
 
 def test_joules_outlive_the_job_and_the_service(store: ClusterStore) -> None:
     book, history = DrawBook(), JobHistory(archive=store.projection)
-    scribe = Scribe(store.projection, history.forgettable, book)
+    scribe = Projector(store.projection, history.forgettable, book)
     tell(scribe, history, submitted(1))
     for second in range(1, 12):
         one = sample(float(second), 150.0, **{"j-1": 50.0})

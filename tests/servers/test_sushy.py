@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 SUSHY = shutil.which("sushy-static", path=str(Path(sys.executable).parent)) or shutil.which(
     "sushy-static"
@@ -92,4 +92,4 @@ def test_a_chassis_without_power_says_so(mockup: Mockup) -> None:
     mockup.write(CHASSIS, {"Name": "empty"})
     with pytest.raises(DeviceError) as error:
         open_meter(mockup.uri()).read()
-    assert error.value.trouble is Trouble.ABSENT
+    assert error.value.trouble is DeviceErrorKind.ABSENT

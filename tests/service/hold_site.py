@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wattherd.testing.boards import BoardRoom
+from wattherd.testing.redfish_boards import BoardRoom
 
 PERIOD_S = 0.25
 PATIENCE_S = 30.0

@@ -19,7 +19,7 @@ from unit.web_server import Site as Pages
 from unit.web_server import serving as web_serving
 from wattherd.library.client import Client
 from wattherd.local.orphans import end_stray
-from wattherd.testing.boards import Board, BoardRoom, a_room
+from wattherd.testing.redfish_boards import Board, BoardRoom, a_room
 
 BUSY_W, IDLE_W = 600.0, 60.0
 LOOK_S = 0.1

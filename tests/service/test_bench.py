@@ -13,7 +13,7 @@ import pytest
 from service.test_sweep import worst
 from wattherd.cli.main import main
 from wattherd.experiments.leaderboard import workloads
-from wattherd.experiments.leaderboard.boards import (
+from wattherd.experiments.leaderboard.leaderboards import (
     PLACEMENT,
     POWER,
     SCHEDULERS,

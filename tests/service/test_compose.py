@@ -16,7 +16,7 @@ from wattherd.experiments.placement import policies as compose
 from wattherd.model.request import TracePod
 from wattherd.policy.place.contract import Ints, Normalise, ScoredWorld, Scorer
 from wattherd.policy.place.registry import BUILT_IN, parse_policy
-from wattherd.policy.place.within import best_fit_rows
+from wattherd.policy.place.within_node import best_fit_rows
 from wattherd.testing.builders import a_cluster, a_node, exclusive, sharing
 
 

@@ -11,7 +11,7 @@ import pytest
 from wattherd.engine.core.core import Core
 from wattherd.engine.core.invariants import validate
 from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.command import Command, StartJob
@@ -31,7 +31,7 @@ def setting() -> ComparisonSetup:
     jobs = ReadJobs(specs=tuple(replace(one, priority=0) for one in generate_jobs(MIX, 5)))
     return ComparisonSetup(
         preset=NONE,
-        given=Given(jobs=jobs, cluster=parse_cluster("4x4:T4", known={"T4"})),
+        given=SchedulerContext(jobs=jobs, cluster=parse_cluster("4x4:T4", known={"T4"})),
         budget=((0.0, 16 * 70.0), (7200.0, CUT_W)),
         faults=(
             NodeLost(at_s=3600.0, node="node-00001"),

@@ -20,7 +20,7 @@ from wattherd.server.kube.agent_devices import Bench
 from wattherd.server.kube.cap_helper import CapHelper, RemoteBench
 from wattherd.server.kube.node_around import LevelMeter, NodeAround
 from wattherd.server.kube.node_memory import NodeMemory
-from wattherd.testing.boards import Board, BoardRoom, a_room
+from wattherd.testing.redfish_boards import Board, BoardRoom, a_room
 
 pytestmark = pytest.mark.long
 GPUS, LIMIT_W, OTHER_W = 4, 2400.0, 700.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wattherd.experiments.schedule.run import ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.job import TaskRole
@@ -16,7 +16,7 @@ from wattherd.testing.timed_world import t4_nodes, timed
 
 def jct_s(policy: str, *specs: object, nodes: tuple[int, ...] = (2, 2)) -> dict[str, float | None]:
     jobs = ReadJobs(specs=tuple(specs))  # type: ignore[arg-type]
-    given = Given(jobs=jobs, cluster=t4_nodes(*nodes))
+    given = SchedulerContext(jobs=jobs, cluster=t4_nodes(*nodes))
     result = simulate(ComparisonSetup(preset=preset("locality"), given=given), policy)
     return {one.job_id: one.jct_s for one in result.outcomes}
 

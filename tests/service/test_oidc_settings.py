@@ -13,7 +13,7 @@ pytest.importorskip("jwt", reason="the extra `oidc` is not installed")
 from wattherd.errors import UserError
 from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.auth.oidc.settings import OidcSettings
-from wattherd.server.auth.oidc.sign_in import BrowserSessions, Unmapped, caller_of
+from wattherd.server.auth.oidc.sign_in import BrowserSessions, NoRoleMapped, caller_of
 from wattherd.server.settings.config import read_config
 
 RULES = [
@@ -42,7 +42,7 @@ def test_rules_fit_values_of_any_kind() -> None:
         )  # fmt: skip
         try:
             return caller_of({"sub": "ann", **claims}, settings).role
-        except Unmapped:
+        except NoRoleMapped:
             return None
 
     assert found({"https://x.example/roles": ["a"]}, claim="https://x.example/roles", value="a")

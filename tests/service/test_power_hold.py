@@ -24,7 +24,7 @@ from hold_site import (
     write_site,
 )
 
-from wattherd.testing.boards import Board, BoardRoom, a_room
+from wattherd.testing.redfish_boards import Board, BoardRoom, a_room
 
 pytestmark = pytest.mark.long
 

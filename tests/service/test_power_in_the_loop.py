@@ -6,10 +6,10 @@ import pytest
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
-from wattherd.sim.levels import COLUMNS
+from wattherd.sim.usage_levels import COLUMNS
 from wattherd.workload.cluster_text import parse_cluster
 from wattherd.workload.generate_jobs import JobMix, generate_jobs
 
@@ -24,7 +24,7 @@ MIX = JobMix(
 
 
 def run(policy: str, power: str, seed: int) -> ComparedRun:
-    given = Given(
+    given = SchedulerContext(
         jobs=ReadJobs(specs=generate_jobs(MIX, seed)),
         cluster=parse_cluster("4x8:V100M16", known=GPUS),
     )

@@ -13,7 +13,7 @@ from serve_rack import BUSY_W, IDLE_W, Rack, a_rack, again, gpus, served
 
 from wattherd.server.settings.config import read_config
 from wattherd.server.site.site import open_site
-from wattherd.testing.boards import Board
+from wattherd.testing.redfish_boards import Board
 
 pytestmark = pytest.mark.long
 

@@ -392,7 +392,7 @@ def test_there_are_so_many_sessions_at_a_time(most: int, job: str, user: str) ->
     with contextlib.ExitStack() as held:
         for n in range(most):
             held.enter_context(book.place(job.format(n), user.format(n), of_input=False))
-        with pytest.raises(sessions.Ended, match=r"end one|try again"):
+        with pytest.raises(sessions.SessionEnded, match=r"end one|try again"):
             held.enter_context(book.place(job.format(most), user.format(most), of_input=False))
     assert not book.held
 

@@ -123,10 +123,10 @@ def worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("WATTHERD_CACHE", str(tmp_path / "cache"))
     announced.cache_clear()
     # In this process the table of schedulers is made already.
-    from wattherd.experiments.schedule import plugged, simulators
+    from wattherd.experiments.schedule import plugin_policies, simulators
 
     none = simulators.PRESETS["none"]
-    more = replace(none, schedulers={**plugged.schedulers(), **none.schedulers})
+    more = replace(none, schedulers={**plugin_policies.schedulers(), **none.schedulers})
     monkeypatch.setitem(cast("dict[str, Any]", simulators.PRESETS), "none", more)
     yield tmp_path
     announced.cache_clear()

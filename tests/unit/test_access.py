@@ -15,7 +15,7 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.server.auth.audit import Audit
 from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.auth.rates import RequestRates, retry_after
-from wattherd.server.auth.rules import Free, RuleBook
+from wattherd.server.auth.rules import OpenAddresses, RuleBook
 from wattherd.server.auth.tokens import TokenFile
 
 
@@ -137,10 +137,14 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_rules_are_found_by_method_and_address() -> None:
     book = RuleBook(
-        {("GET", "/a"): Role.VIEWER, ("POST", "/a/{x}"): Free.OWN, ("GET", "/a/{x}"): Role.ADMIN}
+        {
+            ("GET", "/a"): Role.VIEWER,
+            ("POST", "/a/{x}"): OpenAddresses.OWN,
+            ("GET", "/a/{x}"): Role.ADMIN,
+        }
     )
     assert book.rule("GET", "/a") is book.rule("HEAD", "/a") is Role.VIEWER
-    assert book.rule("POST", "/a/1") is Free.OWN
+    assert book.rule("POST", "/a/1") is OpenAddresses.OWN
     for nothing in (("GET", "/a/1/2"), ("GET", "/a/"), ("POST", "/a"), ("GET", "/b")):
         assert book.rule(*nothing) is None
     assert book.methods("/a/1") == ["GET", "POST"]

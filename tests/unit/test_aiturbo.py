@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from wattherd.estimate.speed import JobShape, PsBelief, Sampled, SpeedModel, asked_shape
+from wattherd.estimate.speed import FittedRanges, JobShape, PsBelief, SpeedModel, asked_shape
 from wattherd.model.command import StartJob
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.aiturbo import AITurbo, ranks
-from wattherd.policy.schedule.aiturbo_swaps import Atlas, Sized, settle, spread, swap
+from wattherd.policy.schedule.aiturbo_swaps import JobInSizing, ShapeTable, settle, spread, swap
 from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
-from wattherd.policy.schedule.resize import Cost
+from wattherd.policy.schedule.resize import ShapeDevices
 from wattherd.policy.schedule.speed_forecast import LossForesight
 from wattherd.testing.timed_world import Story, t4_nodes
 
@@ -32,7 +32,7 @@ def ps_job(
 
 
 def speed(*theta: float) -> SpeedModel:
-    return SpeedModel(theta=theta, batch=8, sampled=Sampled(workers=(1, 8), servers=(0, 8)))
+    return SpeedModel(theta=theta, batch=8, sampled=FittedRanges(workers=(1, 8), servers=(0, 8)))
 
 
 PARALLEL = speed(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -48,9 +48,9 @@ def sized(
     number: int = 0,
     steps: float = 100.0,
     pause_s: float = 0.0,
-) -> Sized:
-    atlas = Atlas(ps_job(f"j{number}"), model.step_s)
-    return Sized(
+) -> JobInSizing:
+    atlas = ShapeTable(ps_job(f"j{number}"), model.step_s)
+    return JobInSizing(
         number=number, atlas=atlas, shape=shape, runs_in=shape, steps_left=steps,
         pause_s=pause_s, kappa=KAPPA,
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_remaining_service_is_time_by_price() -> None:
 
 def test_a_job_settles_where_no_single_trade_lowers_its_service() -> None:
     job = sized(BOUND, shape(4))
-    settle(job, Cost(8, 20.0))
+    settle(job, ShapeDevices(8, 20.0))
     # One worker: 4 s / p by 10 + 1 + p cores; p = 4 is as far as it scales.
     assert (job.shape.workers, job.shape.servers) == (1, 4)
     best = job.service(job.shape)
@@ -83,13 +83,13 @@ def test_a_job_settles_where_no_single_trade_lowers_its_service() -> None:
 
 def test_a_job_takes_no_more_than_is_free() -> None:
     job = sized(BOUND, shape(1))
-    settle(job, Cost(1, 3.0))
+    settle(job, ShapeDevices(1, 3.0))
     assert job.shape.servers == 2
 
 
 def test_a_restart_must_pay() -> None:
     job = sized(BOUND, shape(1), pause_s=1e6)
-    settle(job, Cost(8, 20.0))
+    settle(job, ShapeDevices(8, 20.0))
     assert job.shape == shape(1)
 
 
@@ -99,8 +99,8 @@ def test_a_swap_leaves_less_service_and_no_more_devices() -> None:
         sized(BOUND, shape(1, 1), number=1, steps=500),
     )
     before = donor.service(donor.shape) + receiver.service(receiver.shape)
-    left = swap([donor, receiver], Cost(0, 0.0))
-    assert left == Cost(0, 0.0)
+    left = swap([donor, receiver], ShapeDevices(0, 0.0))
+    assert left == ShapeDevices(0, 0.0)
     assert receiver.shape.servers > 1 > 0 < donor.shape.servers < 4
     assert donor.service(donor.shape) + receiver.service(receiver.shape) < before
 
@@ -110,23 +110,23 @@ def test_free_devices_go_to_whom_they_save_most_time() -> None:
         sized(PARALLEL, shape(1), steps=10),
         sized(PARALLEL, shape(1), number=1, steps=1000),
     )
-    spread([short, long], Cost(2, 2.0), Cost(4, 8.0))
+    spread([short, long], ShapeDevices(2, 2.0), ShapeDevices(4, 8.0))
     assert (short.shape.workers, long.shape.workers) == (1, 3)
 
 
 def test_unknown_shapes_are_never_chosen() -> None:
     model = SpeedModel(
-        theta=PARALLEL.theta, batch=8, sampled=Sampled(workers=(1, 2), servers=(1, 1))
+        theta=PARALLEL.theta, batch=8, sampled=FittedRanges(workers=(1, 2), servers=(1, 1))
     )
 
     def step_s(one: JobShape) -> float | None:
         return model.step_s(one) if model.sampled.holds(one) else None
 
-    job = Sized(
-        number=0, atlas=Atlas(ps_job(), step_s), shape=shape(2), runs_in=None, steps_left=10.0,
+    job = JobInSizing(
+        number=0, atlas=ShapeTable(ps_job(), step_s), shape=shape(2), runs_in=None, steps_left=10.0,
         pause_s=0.0, kappa=0.1,
     )  # fmt: skip
-    spread([job], Cost(2, 8.0), Cost(4, 8.0))
+    spread([job], ShapeDevices(2, 8.0), ShapeDevices(4, 8.0))
     assert math.isfinite(job.time_s(job.shape))
     assert (job.shape.workers, job.shape.servers) == (2, 1)
 

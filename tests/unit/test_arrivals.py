@@ -21,9 +21,9 @@ from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.request import Request, TracePod
 from wattherd.workload import arrivals as module
 from wattherd.workload.arrivals import draw_arrivals, inflate, read_order
-from wattherd.workload.impossible import never_fits
+from wattherd.workload.impossible_requests import never_fits
 from wattherd.workload.openb import read_nodes, read_pods
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 
 def a_pod(name: str, *, gpus: int = 0, milli: int = 1000, **asked: int) -> TracePod:
@@ -205,7 +205,7 @@ def test_the_tie_order_does_not_depend_on_the_load() -> None:
 
 def test_a_draw_is_the_same_under_another_hash_seed() -> None:
     program = (
-        "from wattherd.workload.streams import stream;"
+        "from wattherd.workload.random_streams import stream;"
         "print(stream(42, 'arrivals').permutation(50).tolist())"
     )
     printed = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wattherd.engine.placement.placer import Placer
 from wattherd.sim.curve import binned, gridded
-from wattherd.sim.pack import Steps, pack, ready_placer
+from wattherd.sim.pack import PackingSteps, pack, ready_placer
 from wattherd.testing.builders import (
     a_cluster,
     a_node,
@@ -33,9 +33,9 @@ def steps(
     fragment: Sequence[float] | None = None,
     cpu_w: Sequence[float] | None = None,
     gpu_w: Sequence[float] | None = None,
-) -> Steps:
+) -> PackingSteps:
     count = len(arrived)
-    return Steps(
+    return PackingSteps(
         arrived_milli=np.array(arrived, dtype=np.int64),
         used_milli=np.array(arrived if used is None else used, dtype=np.int64),
         fragment_milli=np.array(fragment or [0.0] * count, dtype=np.float64),

@@ -16,7 +16,7 @@ from wattherd.estimate.deferral import (
     RULES,
     THRESHOLD,
     Deferrable,
-    Piece,
+    DeferredRun,
     RateSignal,
     joined,
     optimum,
@@ -40,7 +40,7 @@ def plan(rule: str, values: list[float], one: Deferrable) -> list[tuple[float, f
     return [(piece.start_s / HOUR_S, piece.end_s / HOUR_S, piece.width) for piece in pieces]
 
 
-def cost(one: Deferrable, pieces: list[Piece], signal: RateSignal) -> float:
+def cost(one: Deferrable, pieces: list[DeferredRun], signal: RateSignal) -> float:
     return math.fsum(
         one.watts * piece.width * signal.integral(piece.start_s, piece.end_s) for piece in pieces
     )
@@ -137,7 +137,7 @@ def test_no_other_start_is_cheaper_than_the_lowest_window(
     best = cost(one, RULES["lowest-window"](one, signal), signal)
     for number in range(101):
         start_s = one.submit_s + number / 100 * (one.latest_s - one.submit_s)
-        assert cost(one, [Piece(start_s, start_s + one.work_s)], signal) >= best - 1e-3
+        assert cost(one, [DeferredRun(start_s, start_s + one.work_s)], signal) >= best - 1e-3
 
 
 @settings(max_examples=times(40))
@@ -181,7 +181,7 @@ def test_a_limit_of_gpus_makes_the_optimum_dearer_and_too_low_a_one_impossible()
 def test_figures_of_a_plan() -> None:
     rates = hourly([100.0, 200.0, 300.0, 400.0])
     jobs = [job(1.0, slack=3.0), job(1.0, slack=3.0, gpus=2.0, watts=2000.0)]
-    plans = [[Piece(0, 1800), Piece(3600, 5400)], [Piece(1200, 4800)]]
+    plans = [[DeferredRun(0, 1800), DeferredRun(3600, 5400)], [DeferredRun(1200, 4800)]]
     found = outcome("x", jobs, plans, rates)
     assert found.bill.co2e_kg == pytest.approx(0.05 + 0.1 + 2 * (2 / 3 * 0.1 + 1 / 3 * 0.2))
     assert found.mean_completion_s == (5400 + 4800) / 2
@@ -190,9 +190,9 @@ def test_figures_of_a_plan() -> None:
 
 
 def test_pieces_that_follow_one_another_are_one() -> None:
-    assert joined([Piece(0, 1), Piece(1, 2), Piece(2, 3, 2), Piece(4, 5, 2)]) == [
-        Piece(0, 2), Piece(2, 3, 2), Piece(4, 5, 2),
-    ]  # fmt: skip
+    spans = [(0, 1), (1, 2), (2, 3, 2), (4, 5, 2)]
+    expected = [(0, 2), (2, 3, 2), (4, 5, 2)]
+    assert joined([DeferredRun(*one) for one in spans]) == [DeferredRun(*one) for one in expected]
 
 
 @pytest.mark.parametrize(

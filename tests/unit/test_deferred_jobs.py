@@ -22,8 +22,8 @@ from wattherd.server.journal.journal_writer import _numbered
 from wattherd.server.settings.energy_rates import RatesWatch, why_deferred
 from wattherd.server.site.deferral import DeferWatch, chosen_begin_s, deferred
 from wattherd.store.entry import JournalEntry
-from wattherd.workload.job_again import file_again
 from wattherd.workload.job_file import validated_job
+from wattherd.workload.resubmission import file_again
 
 HOUR_S = 3600.0
 EPOCH = 2_000_000_000.0

@@ -11,9 +11,9 @@ import pytest
 
 from wattherd.errors import UserError
 from wattherd.experiments.grid.delivery import (
+    BaselineMethod,
     DeliveredWatts,
     DeliveryEvent,
-    Method,
     delivered,
     readings_of,
 )
@@ -38,7 +38,9 @@ def event(hours: float = 1.0, **fields: float) -> DeliveryEvent:
 
 def test_the_hour_before_is_the_baseline_without_the_last_quarter() -> None:
     # Already down in the last quarter: that must not make the baseline lower.
-    found = delivered(series((6300, 1000), (900, 600), (3600, 600)), event(), Method.HOUR_BEFORE)
+    found = delivered(
+        series((6300, 1000), (900, 600), (3600, 600)), event(), BaselineMethod.HOUR_BEFORE
+    )
     assert {one.baseline_w for one in found.slots} == {1000.0}
     assert found.reduction_w == pytest.approx(400.0)
     assert found.asked_w == pytest.approx(300.0)
@@ -50,27 +52,27 @@ def test_the_hour_before_is_the_baseline_without_the_last_quarter() -> None:
 def test_an_announcement_ends_the_baseline_where_it_was_made() -> None:
     readings = series((3600, 1000), (3600, 2000), (3600, 600))  # raised once it was announced
     announced = event(limit_w=700.0, announced_s=START_S - 3600)
-    found = delivered(readings, announced, Method.HOUR_BEFORE)
+    found = delivered(readings, announced, BaselineMethod.HOUR_BEFORE)
     assert found.slots[0].baseline_w == 1000.0
 
 
 def test_late_is_until_draw_stays_below_the_target_for_a_minute() -> None:
     readings = series((7200, 1000), (120, 1000), (30, 600), (60, 900), (3390, 600))
-    found = delivered(readings, event(), Method.HOUR_BEFORE)
+    found = delivered(readings, event(), BaselineMethod.HOUR_BEFORE)
     assert found.late_s == 210.0
     assert found.above_s == 180.0
     assert found.worst_w == 300.0
 
 
 def test_a_target_that_is_never_kept_is_late_for_ever() -> None:
-    found = delivered(series((10_800, 1000)), event(), Method.HOUR_BEFORE)
+    found = delivered(series((10_800, 1000)), event(), BaselineMethod.HOUR_BEFORE)
     assert found.late_s == math.inf
     assert found.above_s == 3600.0
 
 
 def test_a_reduction_is_asked_from_the_baseline() -> None:
     found = delivered(series((7200, 1000), (3600, 600)), event(reduction_w=500.0),
-                      Method.HOUR_BEFORE)  # fmt: skip
+                      BaselineMethod.HOUR_BEFORE)  # fmt: skip
     assert found.slots[0].target_w == 500.0
     assert found.performance == pytest.approx(0.8)
 
@@ -79,7 +81,7 @@ def test_a_gap_proves_nothing_and_is_told() -> None:
     whole = series((7200, 1000), (3600, 600))
     inside = (whole.begins_s >= START_S + 600) & (whole.begins_s < START_S + 2000)
     readings = readings_of(whole.begins_s[~inside].tolist(), whole.watts[~inside].tolist())
-    found = delivered(readings, event(), Method.HOUR_BEFORE)
+    found = delivered(readings, event(), BaselineMethod.HOUR_BEFORE)
     assert found.unseen_s == pytest.approx(1400.0)
     assert math.isnan(found.slots[1].draw_w)
     assert found.reduction_w == pytest.approx(400.0)
@@ -108,22 +110,22 @@ def test_ten_days_that_are_alike_make_the_baseline_and_today_adjusts_it() -> Non
     for back in range(16, 0, -1):
         day = date(2030, 6, 5) - timedelta(days=back)
         levels.append(5000.0 if day.weekday() >= 5 else 1000.0)
-    found = delivered(days(*levels, today=(1100, 600)), event(), Method.TEN_IN_TEN)
+    found = delivered(days(*levels, today=(1100, 600)), event(), BaselineMethod.TEN_IN_TEN)
     assert found.slots[0].baseline_w == pytest.approx(1100.0)
     assert found.reduction_w == pytest.approx(500.0)
     assert found.basis == "10 days from 2030-05-22 to 2030-06-04, times 1.100"
 
 
 def test_the_adjustment_stays_within_a_fifth() -> None:
-    found = delivered(days(*[1000.0] * 16, today=(5000, 600)), event(), Method.TEN_IN_TEN)
+    found = delivered(days(*[1000.0] * 16, today=(5000, 600)), event(), BaselineMethod.TEN_IN_TEN)
     assert found.slots[0].baseline_w == pytest.approx(1200.0)
 
 
 def test_days_with_an_event_make_no_baseline() -> None:
     levels = [1000.0] * 20
     levels[-1] = 100.0  # yesterday
-    plain = delivered(days(*levels, today=(1000, 600)), event(), Method.TEN_IN_TEN)
-    without = delivered(days(*levels, today=(1000, 600)), event(), Method.TEN_IN_TEN,
+    plain = delivered(days(*levels, today=(1000, 600)), event(), BaselineMethod.TEN_IN_TEN)
+    without = delivered(days(*levels, today=(1000, 600)), event(), BaselineMethod.TEN_IN_TEN,
                         event_days=frozenset({date(2030, 6, 4)}))  # fmt: skip
     assert without.slots[0].baseline_w == pytest.approx(1000.0)
     assert "2030-06-03" in without.basis
@@ -132,7 +134,7 @@ def test_days_with_an_event_make_no_baseline() -> None:
 
 def test_too_few_days_are_told() -> None:
     with pytest.raises(UserError, match="only 4 of 10 days"):
-        delivered(days(*[1000.0] * 6, today=(1000, 600)), event(), Method.TEN_IN_TEN)
+        delivered(days(*[1000.0] * 6, today=(1000, 600)), event(), BaselineMethod.TEN_IN_TEN)
 
 
 def test_readings_count_by_how_long_they_lasted() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
+from wattherd.estimate.job_work import stretched
 from wattherd.estimate.restart_cost import RestartCost, constant
-from wattherd.estimate.work import stretched
 from wattherd.experiments.schedule.simulators import PRESETS
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.allocation import Allocation

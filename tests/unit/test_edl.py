@@ -11,7 +11,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.dvfs import DvfsModel
 from wattherd.policy.schedule.edl import HEURISTICS, DeadlineTask, EdlPool, ScheduleCost, schedule
 from wattherd.workload.hkbu import offline_tasks, read_results
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 
 def a_task(seconds: float, deadline_s: float, watts: float = 100.0) -> DeadlineTask:

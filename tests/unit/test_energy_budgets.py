@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Count, JobCurve, Point
+from wattherd.estimate.measured_curve import CountedWatts, JobCurve, MeasuredPoint
 from wattherd.experiments.allocate.run import AllocationTerms, allocation
 from wattherd.workload.curves import read_curves, with_joules
 
 # Joules per unit of work: 2.5 at 100 W, 2.0 at 200 W, 2.4 at 300 W, 3.0 at 450 W.
 POINTS = (
-    Point(100.0, 100.0, 40.0),
-    Point(200.0, 200.0, 100.0),
-    Point(300.0, 300.0, 125.0),
-    Point(400.0, 450.0, 150.0),
+    MeasuredPoint(100.0, 100.0, 40.0),
+    MeasuredPoint(200.0, 200.0, 100.0),
+    MeasuredPoint(300.0, 300.0, 125.0),
+    MeasuredPoint(400.0, 450.0, 150.0),
 )
 
 
@@ -35,7 +35,9 @@ def job(budget_j: float | None, **more: object) -> JobCurve:
 )
 def test_what_would_use_up_too_much_is_not_offered(budget_j: float, caps: list[float]) -> None:
     """The lowest cap goes too: it is slow, and the idle watts of its hours count."""
-    assert [one.point.cap_w for one in job(budget_j).choices(Count.DRAW) if one.point] == caps
+    assert [
+        one.point.cap_w for one in job(budget_j).choices(CountedWatts.DRAW) if one.point
+    ] == caps
 
 
 def test_a_budget_that_no_cap_keeps_is_refused_with_numbers() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.fragmentation import count_roomy, fragment_after, fragment_rows
-from wattherd.estimate.target import Target
+from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.request import Request
@@ -29,13 +29,13 @@ def plain(node: NodeSpec, *, cpu: int, gpus: Sequence[int]) -> PlainNode:
     return PlainNode(node, cpu, node.memory_mib, list(gpus))
 
 
-def by_definition(target: Target, node: PlainNode, models: Sequence[str]) -> float:
+def by_definition(target: TargetWorkload, node: PlainNode, models: Sequence[str]) -> float:
     model = models.index(node.spec.gpu_model) if node.gpus else -1
     free = np.array([node.gpus or [0]], dtype=np.int64)
     return float(fragment_rows(target, np.array([node.cpu]), free, np.array([model]))[0])
 
 
-def by_kernel(target: Target, node: PlainNode, models: Sequence[str]) -> float:
+def by_kernel(target: TargetWorkload, node: PlainNode, models: Sequence[str]) -> float:
     model = models.index(node.spec.gpu_model) if node.gpus else -1
     free = np.array(node.gpus or [0], dtype=np.int64)
     roomy, small = np.zeros((2, len(target.weight)), dtype=np.int64)
@@ -47,7 +47,7 @@ def by_kernel(target: Target, node: PlainNode, models: Sequence[str]) -> float:
 
 
 @pytest.fixture(scope="module")
-def default_target(openb: Path) -> Target:
+def default_target(openb: Path) -> TargetWorkload:
     pods = read_pods(openb / "openb_pod_list_default.csv", known=GPUS)
     return a_target((pod.request for pod in pods), a_cluster(*A_NODE_EACH))
 
@@ -69,7 +69,7 @@ WORKED = {
 
 @pytest.mark.data
 @pytest.mark.parametrize("case", WORKED)
-def test_worked_values_of_the_default_trace(default_target: Target, case: str) -> None:
+def test_worked_values_of_the_default_trace(default_target: TargetWorkload, case: str) -> None:
     node, expected = WORKED[case]
     models = ("G2", "P100", "T4")
     assert by_definition(default_target, node, models) == pytest.approx(expected, abs=1e-4)

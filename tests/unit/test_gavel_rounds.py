@@ -17,7 +17,7 @@ from wattherd.model.command import Command, Compute, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobSubmitted, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import ReasonCode, StopReason
-from wattherd.policy.schedule.gavel import Gavel, GavelAccount, Shuffle
+from wattherd.policy.schedule.gavel import Gavel, GavelAccount, WorkerTypeShuffle
 from wattherd.policy.schedule.gavel_lp import KIND
 from wattherd.sim.gavel_plant import GavelPlant
 from wattherd.sim.world import RunRecording, SimWorld
@@ -241,7 +241,7 @@ def test_who_has_no_share_comes_last() -> None:
 def test_orders_are_those_of_the_published_generator(seed: int) -> None:
     published = random.Random()
     published.seed(seed + 5)
-    ours = Shuffle(seed)
+    ours = WorkerTypeShuffle(seed)
     for _ in range(500):
         types = ["v100", "p100", "k80"]
         published.shuffle(types)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattherd.estimate.application import Application, Validation
-from wattherd.estimate.goodput_agent import Agent
+from wattherd.estimate.goodput_agent import GoodputAgent
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import JobMeasured
@@ -47,14 +47,14 @@ def an_application(pinned: int | None = None) -> Application:
 
 
 def test_before_the_first_step_a_job_trains_at_its_initial_batch() -> None:
-    agent = Agent(an_application())
+    agent = GoodputAgent(an_application())
     assert agent.report() is None
     assert agent.batch((1,)).total(1) == 16
     assert agent.batch((2, 2)).total(4) == 32  # 8 samples each are the least
 
 
 def test_more_noise_makes_larger_batches_worth_while() -> None:
-    agent = Agent(an_application())
+    agent = GoodputAgent(an_application())
     agent.observe((2,), 8, (0.33, 0.05), (1.0, 4.0))
     small = agent.batch((2,)).total(2)
     agent.observe((2,), 8, (0.33, 0.05), (1.0, 400.0))
@@ -62,7 +62,7 @@ def test_more_noise_makes_larger_batches_worth_while() -> None:
 
 
 def test_the_report_says_what_was_seen() -> None:
-    agent = Agent(an_application())
+    agent = GoodputAgent(an_application())
     agent.observe((1, 1), 8, (0.58, 0.3), (1.0, 4.0))
     agent.observe((2,), 16, (0.41, 0.05), (2.0, 5.0))
     report = agent.report()
@@ -74,7 +74,7 @@ def test_the_report_says_what_was_seen() -> None:
 
 @pytest.mark.long
 def test_a_pinned_batch_stays() -> None:
-    agent = Agent(an_application(pinned=64))
+    agent = GoodputAgent(an_application(pinned=64))
     agent.observe((2,), 32, (0.57, 0.05), (1.0, 1e6))
     assert agent.batch((2,)).total(2) == 64
     assert agent.report() is not None

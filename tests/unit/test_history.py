@@ -14,9 +14,9 @@ from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.policy.schedule.tiresias import Tiresias
-from wattherd.sim.levels import COLUMNS, MOST_STEPS, UseLevels
 from wattherd.sim.meter import EnergyMeter
 from wattherd.sim.stretches import Stretches
+from wattherd.sim.usage_levels import COLUMNS, MOST_STEPS, UseLevels
 from wattherd.sim.world import SimWorld
 from wattherd.testing.timed_world import TimedPlant, t4_nodes, timed
 

@@ -18,7 +18,7 @@ import pytest
 from web_server import Certificates, Site, certificates, serving
 
 from wattherd.devices.wire import http_client
-from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.device_errors import DeviceErrorKind
 from wattherd.devices.wire.http_client import (
     HttpClient,
     HttpRequest,
@@ -120,7 +120,7 @@ def test_a_server_that_drips_is_left_when_the_time_for_the_whole_answer_is_up(wh
         began_s = time.monotonic()
         with pytest.raises(NoAnswer, match=r"no complete answer within 0\.5 s") as failure:
             client(peer.port, timeout_s=0.5).ask(get())
-        assert failure.value.trouble is Trouble.TIMEOUT
+        assert failure.value.trouble is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - began_s < 2.0
 
 
@@ -129,7 +129,7 @@ def test_a_server_that_takes_nothing_in_is_left_in_time() -> None:
         request = HttpRequest("POST", "/", {}, b"x" * (32 << 20))
         with pytest.raises(NoAnswer) as failure:
             client(deaf.getsockname()[1], timeout_s=0.5).ask(request)
-    assert failure.value.trouble is Trouble.TIMEOUT
+    assert failure.value.trouble is DeviceErrorKind.TIMEOUT
 
 
 def test_a_resolver_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_a_resolver_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(NoAnswer) as failure:
         client(80, ELSEWHERE, timeout_s=0.3).ask(get())
     over.set()
-    assert failure.value.trouble is Trouble.TIMEOUT
+    assert failure.value.trouble is DeviceErrorKind.TIMEOUT
     assert time.monotonic() - began_s < 3.0
 
 
@@ -163,7 +163,7 @@ def test_an_answer_cut_short_is_none() -> None:
     short = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"
     with Peer(saying(short)) as peer, pytest.raises(NoAnswer) as failure:
         client(peer.port).ask(get())
-    assert failure.value.trouble is Trouble.UNREACHABLE
+    assert failure.value.trouble is DeviceErrorKind.UNREACHABLE
 
 
 @pytest.mark.long
@@ -199,7 +199,7 @@ def test_a_redirect_to_anybody_else_takes_no_token_along(code: int) -> None:
             moved = f"HTTP/1.1 {code} Moved\r\nlocation: {place}\r\ncontent-length: 0\r\n\r\n"
             with Peer(saying(moved.encode())) as peer, pytest.raises(NoAnswer) as failure:
                 client(peer.port, redirects=True).ask(get(**TOKEN))
-            assert failure.value.trouble is Trouble.REFUSED
+            assert failure.value.trouble is DeviceErrorKind.REFUSED
         assert thief.heard == []
 
 
@@ -267,7 +267,7 @@ def test_a_proxy_that_is_named_is_asked_where_there_is_no_secret(
         assert len(proxy.heard) == 1
         with pytest.raises(NoAnswer) as unasked:  # without the rule the environment is not heard
             client(8080, ELSEWHERE, timeout_s=2.0).ask(get())
-        assert unasked.value.trouble in (Trouble.UNREACHABLE, Trouble.TIMEOUT)
+        assert unasked.value.trouble in (DeviceErrorKind.UNREACHABLE, DeviceErrorKind.TIMEOUT)
 
 
 def test_tls_goes_through_a_proxy_unread(
@@ -376,7 +376,7 @@ def test_a_certificate_of_another_name_or_authority_ends_it(pem: Certificates) -
         ):
             with pytest.raises(NoAnswer, match="certificate not trusted") as failure:
                 asking.ask(get(**TOKEN))
-            assert failure.value.trouble is Trouble.REFUSED
+            assert failure.value.trouble is DeviceErrorKind.REFUSED
         assert len(site.seen) == 1
 
 

@@ -16,7 +16,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.energy_limited_curve import price_j, thriftiest_w, thrifty
 from wattherd.estimate.power_curve import PowerCurve, concave_hull, prior_curve
 from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
@@ -78,7 +78,7 @@ def a_job(name: str, gpus: int, lasts_s: float, budget_j: float | None, **more: 
 
 
 def run(specs: list[JobSpec], **more: Any) -> ComparedRun:
-    given = Given(jobs=ReadJobs(specs=tuple(specs)), cluster=CLUSTER)
+    given = SchedulerContext(jobs=ReadJobs(specs=tuple(specs)), cluster=CLUSTER)
     policy = more.pop("policy", "fifo-backfill")
     return simulate(ComparisonSetup(preset=preset("none"), given=given, **more), policy)
 
@@ -223,7 +223,7 @@ def test_a_gpu_that_is_not_thrifty_enough_is_refused_and_says_so() -> None:
     assert reason.code is ReasonCode.ENERGY_BUDGET
     assert reason.unblocks == "a thriftier GPU than V100M16"
     # Schedulers that ask where a job has room go to the other node.
-    mixed = Given(
+    mixed = SchedulerContext(
         jobs=ReadJobs(specs=(a_job("a", 1, 1000.0, between_j),)),
         cluster=parse_cluster("V100M16=1,T4=1", known=GPUS),
     )

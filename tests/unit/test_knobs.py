@@ -20,7 +20,7 @@ from wattherd.devices.knobs.journal import KnobJournal, owned
 from wattherd.devices.knobs.registry import PROTOCOLS, SWITCHES, open_knob, open_switch
 from wattherd.devices.meters.registry import open_meter
 from wattherd.devices.wire import protocols
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import parse
 from wattherd.errors import UserError
 
@@ -85,7 +85,7 @@ def test_another_constraint_is_another_limit(zone: Path) -> None:
     (zone / "constraint_1_power_limit_uw").write_text("250000000")
     assert open_knob(f"rapl://{zone}?constraint=1").read().value == 250.0
     missing = open_knob(f"rapl://{zone}?constraint=2").read()
-    assert (missing.value, missing.trouble) == (None, Trouble.ABSENT)
+    assert (missing.value, missing.trouble) == (None, DeviceErrorKind.ABSENT)
 
 
 @pytest.mark.long
@@ -127,15 +127,15 @@ def test_a_file_that_refuses_is_told(zone: Path, monkeypatch: pytest.MonkeyPatch
     assert (before, outcome.result, outcome.trouble) == (
         165.0,
         OrderResult.REFUSED,
-        Trouble.REFUSED,
+        DeviceErrorKind.REFUSED,
     )
     assert "run as root" in outcome.problem
 
 
 def test_what_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     outcome = open_knob(f"rapl://{tmp_path}/intel-rapl:0").set(120.0)
-    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, Trouble.ABSENT)
-    assert open_knob(f"cpufreq://{tmp_path}").set(1e9).trouble is Trouble.ABSENT
+    assert (outcome.result, outcome.trouble) == (OrderResult.REFUSED, DeviceErrorKind.ABSENT)
+    assert open_knob(f"cpufreq://{tmp_path}").set(1e9).trouble is DeviceErrorKind.ABSENT
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_no_number_is_never_ordered(zone: Path) -> None:
 def test_garbage_is_no_limit(zone: Path) -> None:
     (zone / "constraint_0_power_limit_uw").write_text("lots")
     reading = open_knob(f"rapl://{zone}").read()
-    assert (reading.value, reading.trouble) == (None, Trouble.GARBAGE)
+    assert (reading.value, reading.trouble) == (None, DeviceErrorKind.GARBAGE)
 
 
 # --- the journal -----------------------------------------------------------------------------
@@ -339,4 +339,4 @@ def test_a_dcmi_limit_counts_while_it_is_active() -> None:
     assert said_limit(SAID.format(state="No Active Power Limit")) == (750, False)
     with pytest.raises(DeviceError) as error:
         said_limit("what?")
-    assert error.value.trouble is Trouble.GARBAGE
+    assert error.value.trouble is DeviceErrorKind.GARBAGE

@@ -38,7 +38,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import Request
 from wattherd.sim.pack import pack
 from wattherd.workload.arrivals import read_order
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 pytestmark = pytest.mark.data
 

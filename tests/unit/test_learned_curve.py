@@ -14,7 +14,7 @@ from wattherd.estimate.learned_curve import (
     gpu_prior,
     non_falling,
 )
-from wattherd.estimate.measured_curve import Count
+from wattherd.estimate.measured_curve import CountedWatts
 
 CAPS = (100.0, 150.0, 200.0, 250.0)
 RATES = (0.35, 0.75, 0.95, 1.0)
@@ -90,7 +90,7 @@ def test_the_pause_belongs_to_the_hull_and_the_choices() -> None:
     curve = taught(LearnedCurve.start(a_prior()), 3, rounds=6)
     assert curve.hull(paused_w=40).watts[0] == 40
     assert curve.hull(paused_w=40).rates[0] == 0
-    choices = curve.job_curve("a").choices(Count.DRAW, paused_w=40)
+    choices = curve.job_curve("a").choices(CountedWatts.DRAW, paused_w=40)
     assert choices[0].point is None
     assert len(choices) == 5
 

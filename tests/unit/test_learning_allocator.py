@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.fleet_curves import Alarms, FleetCurves, FleetTerms
+from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms, SurpriseSums
 from wattherd.estimate.learned_curve import CurveSample
-from wattherd.estimate.measured_curve import JobCurve, Point
-from wattherd.experiments.power_models.curves import Lesson, lesson
+from wattherd.estimate.measured_curve import JobCurve, MeasuredPoint
+from wattherd.experiments.power_models.curves import LearningScenario, lesson
 from wattherd.policy.power.learning import (
+    ExplorationTerms,
     FeedbackReading,
     LearningAllocator,
-    Manners,
     MeterFeedback,
 )
 
@@ -37,7 +37,9 @@ def a_fleet(jobs: int = 24, seed: int = 3) -> list[JobCurve]:
     return [
         JobCurve(
             job=f"j{number}",
-            points=tuple(Point(cap, draw_w(one, cap), number * rate(one, cap)) for cap in CAPS),
+            points=tuple(
+                MeasuredPoint(cap, draw_w(one, cap), number * rate(one, cap)) for cap in CAPS
+            ),
         )
         for number, one in enumerate(demands.tolist(), start=1)
     ]
@@ -114,7 +116,7 @@ def test_one_wild_sample_hardly_moves_a_belief() -> None:
 
 
 def test_surprises_of_both_signs_are_no_change() -> None:
-    alarms, jobs = Alarms.quiet(1), np.array([0])
+    alarms, jobs = SurpriseSums.quiet(1), np.array([0])
     for turn in range(400):
         sign = 1.0 if turn % 2 else -1.0
         alarms, changed = alarms.told(jobs, np.full((1, 2), 1.2 * sign))
@@ -150,7 +152,9 @@ def test_a_meter_corrects_the_sum_and_narrows_its_bound() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.72, 0.85])
 def test_a_learning_fleet_stays_within_its_budget_and_finds_the_optimum(share: float) -> None:
-    terms = Lesson(shares=(share,), samples=20, noise_sd=0.03, meter_sd=0.002, seeds=(1, 2, 3))
+    terms = LearningScenario(
+        shares=(share,), samples=20, noise_sd=0.03, meter_sd=0.002, seeds=(1, 2, 3)
+    )
     document = lesson(a_fleet(), terms)
     (found,) = document["budgets"]
     assert found["worst_of_optimum"] >= 0.97
@@ -169,7 +173,7 @@ def test_more_weight_earns_more_watts() -> None:
     demands = [200.0] * 8
     weights = (5.0,) * 4 + (1.0,) * 4
     learner = LearningAllocator(
-        curves=started(8), weights=weights, budget_w=1100.0, manners=Manners(rounds=12)
+        curves=started(8), weights=weights, budget_w=1100.0, exploration=ExplorationTerms(rounds=12)
     )
     chance = np.random.default_rng(1)
     for _ in range(12):
@@ -186,11 +190,11 @@ def test_more_weight_earns_more_watts() -> None:
     assert sum(caps[:4]) > sum(caps[4:])
 
 
-def test_manners_that_protect_nothing_are_refused() -> None:
+def test_terms_of_exploration_that_protect_nothing_are_refused() -> None:
     with pytest.raises(UserError, match="below 0"):
-        Manners(final_sd=-1)
+        ExplorationTerms(final_sd=-1)
     with pytest.raises(UserError, match="round"):
-        Manners(rounds=0)
+        ExplorationTerms(rounds=0)
     with pytest.raises(UserError, match="noise"):
         FleetTerms(noise_sd=0)
     with pytest.raises(UserError, match="cap"):

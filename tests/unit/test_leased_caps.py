@@ -11,7 +11,7 @@ from wattherd.devices.knobs.contract import KnobLimits, KnobSetting, KnobUnit, S
 from wattherd.devices.knobs.journal import KnobJournal
 from wattherd.devices.knobs.knob import Knob
 from wattherd.devices.knobs.leased_caps import LeasedCaps
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Gpu:
 
     def _asked(self) -> None:
         if self.lost:
-            raise DeviceError(Trouble.UNREACHABLE, "GPU is lost")
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, "GPU is lost")
 
 
 def leased(folder: Path, gpus: dict[str, Gpu], safe_w: float | None = None) -> LeasedCaps:

@@ -10,8 +10,8 @@ import pytest
 from wattherd.estimate.interference import PairSpeeds, on_one_link
 from wattherd.estimate.locality import (
     SENSITIVITIES,
+    GangReach,
     Locality,
-    Reach,
     Sensitivity,
     measured,
     reach_of,
@@ -31,18 +31,18 @@ def racks() -> Topology:
 @pytest.mark.parametrize(
     ("devices", "reach"),
     [
-        ([(0, 3)], Reach.DEVICE),
-        ([(0, 2), (0, 3)], Reach.SWITCH),
-        ([(0, 1), (0, 2)], Reach.SOCKET),
-        ([(0, 3), (0, 4)], Reach.NODE),
-        ([(0, 0), (1, 0)], Reach.RACK),
-        ([(1, 0), (2, 0)], Reach.BEYOND),
-        ([(0, 0), (4, 0)], Reach.BEYOND),
-        ([(4, 0), (4, 3)], Reach.NODE),
+        ([(0, 3)], GangReach.DEVICE),
+        ([(0, 2), (0, 3)], GangReach.SWITCH),
+        ([(0, 1), (0, 2)], GangReach.SOCKET),
+        ([(0, 3), (0, 4)], GangReach.NODE),
+        ([(0, 0), (1, 0)], GangReach.RACK),
+        ([(1, 0), (2, 0)], GangReach.BEYOND),
+        ([(0, 0), (4, 0)], GangReach.BEYOND),
+        ([(4, 0), (4, 3)], GangReach.NODE),
     ],
 )
 def test_devices_meet_in_the_lowest_cell_around_them(
-    devices: list[tuple[int, int]], reach: Reach
+    devices: list[tuple[int, int]], reach: GangReach
 ) -> None:
     assert reach_of(racks(), devices) is reach
     assert reach_of(racks(), devices[::-1]) is reach
@@ -55,19 +55,19 @@ def test_a_node_without_gpus_is_no_place_to_meet() -> None:
 
 
 def test_a_reach_without_a_figure_counts_like_the_next_nearer() -> None:
-    some = Sensitivity({Reach.SOCKET: 0.9, Reach.RACK: 0.4})
-    assert [some.factor(reach) for reach in Reach] == [1.0, 1.0, 0.9, 0.9, 0.4, 0.4]
+    some = Sensitivity({GangReach.SOCKET: 0.9, GangReach.RACK: 0.4})
+    assert [some.factor(reach) for reach in GangReach] == [1.0, 1.0, 0.9, 0.9, 0.4, 0.4]
 
 
 def test_farther_is_never_faster_among_the_named_models() -> None:
     for one in SENSITIVITIES.values():
-        factors = [one.factor(reach) for reach in Reach]
+        factors = [one.factor(reach) for reach in GangReach]
         assert factors == sorted(factors, reverse=True)
         assert one.source
 
 
 def test_between_best_and_worst_lie_forty_percent_to_five_times() -> None:
-    worst = {name: one.factor(Reach.BEYOND) for name, one in SENSITIVITIES.items()}
+    worst = {name: one.factor(GangReach.BEYOND) for name, one in SENSITIVITIES.items()}
     assert worst["vgg16"] == 0.6
     assert 4.5 < 1 / min(worst.values()) < 5.0
     assert worst["resnet50"] == max(worst.values()) == 0.867
@@ -97,9 +97,9 @@ def test_speed_of_a_gang_by_its_devices() -> None:
 
 def test_measured_sensitivity_is_the_ratio_apart_over_together() -> None:
     table = ThroughputTable({"v100": {("a", 2): 10.0}}, {"v100": {("a", 2): 4.0}})
-    assert measured(table, "v100", "a", 2).factor(Reach.BEYOND) == 0.4
-    assert measured(table, "v100", "a", 2).factor(Reach.NODE) == 1.0
-    assert measured(table, "v100", "b", 2).factor(Reach.BEYOND) == 1.0
+    assert measured(table, "v100", "a", 2).factor(GangReach.BEYOND) == 0.4
+    assert measured(table, "v100", "a", 2).factor(GangReach.NODE) == 1.0
+    assert measured(table, "v100", "b", 2).factor(GangReach.BEYOND) == 1.0
 
 
 GAVEL = {
@@ -116,8 +116,8 @@ def test_gavel_figures_are_those_of_the_published_file(traces: Path) -> None:
 
     table = read_throughputs(traces / "gavel" / "simulation_throughputs.json.gz")
     for name, kind in GAVEL.items():
-        found = measured(table, "v100", kind, 2).factor(Reach.BEYOND)
-        assert SENSITIVITIES[name].factor(Reach.BEYOND) == round(found, 3)
+        found = measured(table, "v100", kind, 2).factor(GangReach.BEYOND)
+        assert SENSITIVITIES[name].factor(GangReach.BEYOND) == round(found, 3)
 
 
 @pytest.mark.data
@@ -136,7 +136,7 @@ def test_pollux_figures_are_those_of_the_published_profiles(
             if row["local_bsz"] == str(batch)
         }
     kept = step_s["2"] / step_s["11"]
-    assert SENSITIVITIES[name].factor(Reach.BEYOND) == round(kept, 3)
+    assert SENSITIVITIES[name].factor(GangReach.BEYOND) == round(kept, 3)
 
 
 def test_pairs_are_known_in_either_order_and_others_take_turns() -> None:

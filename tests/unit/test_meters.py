@@ -23,7 +23,7 @@ from wattherd.devices.meters.registry import PROTOCOLS, open_meter
 from wattherd.devices.meters.watch import rounds
 from wattherd.devices.wire import protocols
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import parse
 from wattherd.errors import UserError
 
@@ -140,12 +140,12 @@ def test_an_old_reading_is_stale() -> None:
 def test_what_is_no_number_is_no_reading(value: float) -> None:
     with pytest.raises(DeviceError) as error:
         Meter("x:", Scripted([MeterSample(value)])).read()
-    assert (error.value.trouble, error.value.source) == (Trouble.GARBAGE, "x:")
+    assert (error.value.trouble, error.value.source) == (DeviceErrorKind.GARBAGE, "x:")
 
 
 def test_rounds_keep_their_beat_and_carry_errors_in_place() -> None:
     hand = Hand()
-    lost = DeviceError(Trouble.UNREACHABLE, "gone")
+    lost = DeviceError(DeviceErrorKind.UNREACHABLE, "gone")
     meters = [Meter(name, Scripted([MeterSample(1.0), lost, MeterSample(2.0)]), clock=hand.clock())
               for name in "ab"]  # fmt: skip
     seen = list(rounds(meters, 2.0, 3, hand.clock()))
@@ -299,7 +299,7 @@ def test_a_counter_tells_any_energy_below_its_range(range_uj: int, data: st.Data
     assert counter.passed_uj(before, (before + passed) % range_uj) == passed
 
 
-def trouble(text: str) -> Trouble:
+def trouble(text: str) -> DeviceErrorKind:
     with pytest.raises(DeviceError) as error:
         open_meter(text, Hand().clock()).read()
     return error.value.trouble
@@ -309,12 +309,12 @@ def test_rapl_says_what_ails_it(
     powercap: Powercap, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     address = f"rapl:?root={powercap.root}"
-    assert trouble(f"rapl:?root={tmp_path_factory.mktemp('none')}") is Trouble.ABSENT
-    assert trouble(f"rapl:gpu?root={powercap.root}") is Trouble.ABSENT
+    assert trouble(f"rapl:?root={tmp_path_factory.mktemp('none')}") is DeviceErrorKind.ABSENT
+    assert trouble(f"rapl:gpu?root={powercap.root}") is DeviceErrorKind.ABSENT
     (powercap.root / "intel-rapl:0" / "energy_uj").write_text("-nan")
-    assert trouble(address) is Trouble.GARBAGE
+    assert trouble(address) is DeviceErrorKind.GARBAGE
     (powercap.root / "intel-rapl:0" / "name").unlink()
-    assert trouble(address) is Trouble.UNREACHABLE
+    assert trouble(address) is DeviceErrorKind.UNREACHABLE
 
 
 def test_rapl_without_permission_says_so(
@@ -327,7 +327,7 @@ def test_rapl_without_permission_says_so(
     monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
     with pytest.raises(DeviceError, match="run as root") as error:
         meter.read()
-    assert error.value.trouble is Trouble.REFUSED
+    assert error.value.trouble is DeviceErrorKind.REFUSED
 
 
 # --- the command -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from web_server import Certificates, Site, certificates, serving
 
 from wattherd.devices.meters.contract import Quality
 from wattherd.devices.meters.registry import open_meter
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.errors import UserError
 
 METRICS = "/redfish/v1/Chassis/1/EnvironmentMetrics"
@@ -110,20 +110,22 @@ def test_dcgm_asks_for_both_names_of_the_field(site: Site) -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (vector(), Trouble.ABSENT),
-        (vector("1", "2"), Trouble.GARBAGE),
-        (vector("NaN"), Trouble.GARBAGE),
-        (vector("much"), Trouble.GARBAGE),
-        (answer("string", [1, "text"]), Trouble.GARBAGE),
-        (answer("vector", None), Trouble.ABSENT),
-        (answer("matrix", [{"values": []}]), Trouble.GARBAGE),
-        ({"status": "error", "error": "x"}, Trouble.GARBAGE),
-        ([1, 2], Trouble.GARBAGE),
-        (b"<html>", Trouble.GARBAGE),
-        (b"\xff\xfe", Trouble.GARBAGE),
+        (vector(), DeviceErrorKind.ABSENT),
+        (vector("1", "2"), DeviceErrorKind.GARBAGE),
+        (vector("NaN"), DeviceErrorKind.GARBAGE),
+        (vector("much"), DeviceErrorKind.GARBAGE),
+        (answer("string", [1, "text"]), DeviceErrorKind.GARBAGE),
+        (answer("vector", None), DeviceErrorKind.ABSENT),
+        (answer("matrix", [{"values": []}]), DeviceErrorKind.GARBAGE),
+        ({"status": "error", "error": "x"}, DeviceErrorKind.GARBAGE),
+        ([1, 2], DeviceErrorKind.GARBAGE),
+        (b"<html>", DeviceErrorKind.GARBAGE),
+        (b"\xff\xfe", DeviceErrorKind.GARBAGE),
     ],
 )
-def test_what_is_no_single_value_is_no_reading(site: Site, said: Any, expected: Trouble) -> None:
+def test_what_is_no_single_value_is_no_reading(
+    site: Site, said: Any, expected: DeviceErrorKind
+) -> None:
     site.answer = lambda *_: said
     assert trouble(query(site, "w")).trouble is expected
 
@@ -197,7 +199,7 @@ def test_redfish_picks_a_power_control_by_name_or_id(site: Site) -> None:
     site.pages = machine(old=600.0)
     for control in ("CPU", "1"):
         assert open_meter(redfish(site, POWER, f"control={control}")).read().watts == 150.0
-    assert trouble(redfish(site, POWER, "control=GPU")).trouble is Trouble.ABSENT
+    assert trouble(redfish(site, POWER, "control=GPU")).trouble is DeviceErrorKind.ABSENT
 
 
 def test_a_sensor_tells_its_time_and_unit(site: Site) -> None:
@@ -206,24 +208,26 @@ def test_a_sensor_tells_its_time_and_unit(site: Site) -> None:
     reading = open_meter(redfish(site, "/redfish/v1/Chassis/1/Sensors/TotalPower")).read()
     assert (reading.watts, reading.at_s) == (4250.0, 1767323045.0)
     sensor["Status"] = {"State": "Absent"}
-    assert trouble(reading.source).trouble is Trouble.ABSENT
+    assert trouble(reading.source).trouble is DeviceErrorKind.ABSENT
 
 
 @pytest.mark.parametrize(
     ("page", "expected"),
     [
-        ({}, Trouble.ABSENT),
-        ([], Trouble.GARBAGE),
-        ({"Members": [{}]}, Trouble.GARBAGE),
-        ({"Members": [{"@odata.id": "/a"}, {"@odata.id": "/b"}]}, Trouble.ABSENT),
-        ({"PowerWatts": 5}, Trouble.GARBAGE),
-        ({"PowerWatts": {"Reading": "many"}}, Trouble.GARBAGE),
-        ({"PowerControl": [5]}, Trouble.GARBAGE),
-        ({"Power": {"@odata.id": "/redfish/v1"}}, Trouble.ABSENT),
-        ({"Reading": 20.0, "ReadingUnits": "Cel"}, Trouble.ABSENT),
+        ({}, DeviceErrorKind.ABSENT),
+        ([], DeviceErrorKind.GARBAGE),
+        ({"Members": [{}]}, DeviceErrorKind.GARBAGE),
+        ({"Members": [{"@odata.id": "/a"}, {"@odata.id": "/b"}]}, DeviceErrorKind.ABSENT),
+        ({"PowerWatts": 5}, DeviceErrorKind.GARBAGE),
+        ({"PowerWatts": {"Reading": "many"}}, DeviceErrorKind.GARBAGE),
+        ({"PowerControl": [5]}, DeviceErrorKind.GARBAGE),
+        ({"Power": {"@odata.id": "/redfish/v1"}}, DeviceErrorKind.ABSENT),
+        ({"Reading": 20.0, "ReadingUnits": "Cel"}, DeviceErrorKind.ABSENT),
     ],
 )
-def test_a_resource_without_power_is_no_reading(site: Site, page: Any, expected: Trouble) -> None:
+def test_a_resource_without_power_is_no_reading(
+    site: Site, page: Any, expected: DeviceErrorKind
+) -> None:
     site.pages["/redfish/v1"] = page
     assert trouble(redfish(site)).trouble is expected
 
@@ -232,18 +236,20 @@ def test_tls_is_verified_unless_the_address_says_not_to(pem: Certificates) -> No
     with serving(Site(pages=machine(new=640.0)), cert=pem.server) as site:
         uri = f"redfish+https://127.0.0.1:{site.port}"
         refused = trouble(uri)
-        assert refused.trouble is Trouble.REFUSED
+        assert refused.trouble is DeviceErrorKind.REFUSED
         assert "certificate" in refused.problem
         assert site.seen == []  # nothing was asked of a server that may be anybody
         for option in (f"ca={pem.authority}", "insecure=1"):
             assert open_meter(f"{uri}?{option}").read().watts == 640.0
         wrong = f"redfish+https://localhost:{site.port}?ca={pem.authority}"
-        assert trouble(wrong).trouble is Trouble.REFUSED  # another name than the certificate's
+        assert (
+            trouble(wrong).trouble is DeviceErrorKind.REFUSED
+        )  # another name than the certificate's
 
 
 def test_tls_spoken_to_a_plain_server_is_garbage(site: Site) -> None:
     uri = f"redfish+https://127.0.0.1:{site.port}"
-    assert trouble(uri).trouble in (Trouble.GARBAGE, Trouble.UNREACHABLE)
+    assert trouble(uri).trouble in (DeviceErrorKind.GARBAGE, DeviceErrorKind.UNREACHABLE)
 
 
 # --- what both share -------------------------------------------------------------------------
@@ -256,7 +262,7 @@ def test_credentials_come_from_a_file_read_every_time(site: Site, tmp_path: Path
     with open_meter(redfish(site, METRICS, f"credentials={secrets}")) as meter:
         with pytest.raises(DeviceError) as error:
             meter.read()
-        assert error.value.trouble is Trouble.REFUSED
+        assert error.value.trouble is DeviceErrorKind.REFUSED
         assert "wrong" not in str(error.value)
         secrets.write_text("{username: admin, password: secret}")
         assert meter.read().watts == 640.0
@@ -276,7 +282,7 @@ def test_tokens_go_where_each_protocol_wants_them(site: Site, tmp_path: Path) ->
 def test_bad_credentials_are_not_printed(site: Site, tmp_path: Path, content: str) -> None:
     (tmp_path / "bad").write_text(content)
     refused = trouble(redfish(site, METRICS, f"credentials={tmp_path / 'bad'}"))
-    assert refused.trouble is Trouble.REFUSED
+    assert refused.trouble is DeviceErrorKind.REFUSED
     assert "hidden" not in str(refused)
 
 
@@ -285,7 +291,7 @@ def test_a_killed_server_is_unreachable_until_it_is_back() -> None:
     with serving(site):
         meter = open_meter(redfish(site))
         meter.read()
-    assert trouble(meter.source).trouble is Trouble.UNREACHABLE
+    assert trouble(meter.source).trouble is DeviceErrorKind.UNREACHABLE
     with pytest.raises(DeviceError):
         meter.read()
     with serving(site, port=site.port):
@@ -295,7 +301,7 @@ def test_a_killed_server_is_unreachable_until_it_is_back() -> None:
 def test_a_server_that_drips_is_cut_off_in_time(site: Site) -> None:
     site.pages, site.drip_s = {METRICS: {"PowerWatts": {"Reading": 1}}}, 0.5
     started_s = time.monotonic()
-    assert trouble(redfish(site, METRICS, "timeout=0.3s")).trouble is Trouble.TIMEOUT
+    assert trouble(redfish(site, METRICS, "timeout=0.3s")).trouble is DeviceErrorKind.TIMEOUT
     assert time.monotonic() - started_s < 8.0  # all of it would take longer
 
 
@@ -304,7 +310,7 @@ def test_a_server_that_drips_over_tls_is_cut_off_in_time(pem: Certificates) -> N
     with serving(Site(pages=pages, drip_s=0.5), cert=pem.server) as site:
         uri = f"redfish+https://127.0.0.1:{site.port}{METRICS}?ca={pem.authority}&timeout=0.4s"
         started_s = time.monotonic()
-        assert trouble(uri).trouble is Trouble.TIMEOUT
+        assert trouble(uri).trouble is DeviceErrorKind.TIMEOUT
         assert time.monotonic() - started_s < 8.0
 
 
@@ -312,7 +318,7 @@ def test_a_server_that_drips_over_tls_is_cut_off_in_time(pem: Certificates) -> N
 def test_a_server_that_accepts_and_says_nothing_times_out(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}?timeout=0.2s"
-        assert trouble(uri).trouble is Trouble.TIMEOUT
+        assert trouble(uri).trouble is DeviceErrorKind.TIMEOUT
 
 
 @pytest.mark.parametrize("noise", [b"SSH-2.0-x\r\n", b"\x00" * 70_000, b"HTTP/1.1 abc\r\n\r\n"])
@@ -321,7 +327,7 @@ def test_a_server_that_speaks_something_else_is_garbage(noise: bytes) -> None:
         thread = threading.Thread(target=_answer_once, args=[server, noise])
         thread.start()
         uri = f"redfish+http://127.0.0.1:{server.getsockname()[1]}"
-        assert trouble(uri).trouble is Trouble.GARBAGE
+        assert trouble(uri).trouble is DeviceErrorKind.GARBAGE
         thread.join()
 
 
@@ -335,16 +341,18 @@ def _answer_once(server: socket.socket, noise: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (302, Trouble.REFUSED),
-        (400, Trouble.GARBAGE),
-        (401, Trouble.REFUSED),
-        (403, Trouble.REFUSED),
-        (404, Trouble.ABSENT),
-        (500, Trouble.UNREACHABLE),
-        (503, Trouble.UNREACHABLE),
+        (302, DeviceErrorKind.REFUSED),
+        (400, DeviceErrorKind.GARBAGE),
+        (401, DeviceErrorKind.REFUSED),
+        (403, DeviceErrorKind.REFUSED),
+        (404, DeviceErrorKind.ABSENT),
+        (500, DeviceErrorKind.UNREACHABLE),
+        (503, DeviceErrorKind.UNREACHABLE),
     ],
 )
-def test_each_http_status_has_its_meaning(site: Site, status: int, expected: Trouble) -> None:
+def test_each_http_status_has_its_meaning(
+    site: Site, status: int, expected: DeviceErrorKind
+) -> None:
     site.pages, site.status, site.location = {METRICS: {}}, status, "http://elsewhere/"
     assert trouble(redfish(site, METRICS)).trouble is expected
     assert len(site.seen) == 1

@@ -17,7 +17,7 @@ from wattherd.cli.main import main
 from wattherd.devices.meters import perf
 from wattherd.devices.meters.perf import CpuCounts, PerfCounters
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 
 def real() -> PerfCounters:
@@ -76,20 +76,20 @@ def test_a_process_that_is_gone_is_absent() -> None:
         with pytest.raises(DeviceError) as caught:
             counters.counts(0.01)
         counters.close()
-    assert caught.value.trouble is Trouble.ABSENT
+    assert caught.value.trouble is DeviceErrorKind.ABSENT
 
 
 @pytest.mark.parametrize(
     ("code", "trouble", "words"),
     [
-        (errno.EACCES, Trouble.REFUSED, "perf_event_paranoid"),
-        (errno.EPERM, Trouble.REFUSED, "CAP_PERFMON"),
-        (errno.ENOENT, Trouble.ABSENT, "tells of no counter"),
-        (errno.ENOSYS, Trouble.ABSENT, "no perf events"),
+        (errno.EACCES, DeviceErrorKind.REFUSED, "perf_event_paranoid"),
+        (errno.EPERM, DeviceErrorKind.REFUSED, "CAP_PERFMON"),
+        (errno.ENOENT, DeviceErrorKind.ABSENT, "tells of no counter"),
+        (errno.ENOSYS, DeviceErrorKind.ABSENT, "no perf events"),
     ],
 )
 def test_why_nothing_can_be_counted_is_told(
-    monkeypatch: pytest.MonkeyPatch, code: int, trouble: Trouble, words: str
+    monkeypatch: pytest.MonkeyPatch, code: int, trouble: DeviceErrorKind, words: str
 ) -> None:
     def refuse(*_: object) -> perf._Event:
         raise OSError(code, os.strerror(code))

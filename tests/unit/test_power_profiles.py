@@ -10,7 +10,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.catalog.power_profiles import MEASURED
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import prior
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.testing.timed_world import timed
 from wattherd.workload.cluster_text import parse_cluster
@@ -60,7 +60,7 @@ def test_a_wrong_point_is_named(tmp_path: Path, line: str, field: str) -> None:
 
 def test_a_job_draws_by_its_profile_and_elsewhere_as_any_job() -> None:
     cluster = parse_cluster("1x8:V100M16", known=GPUS)
-    given = Given(jobs=ReadJobs(specs=()), cluster=cluster)
+    given = SchedulerContext(jobs=ReadJobs(specs=()), cluster=cluster)
     job = timed("j", power_profile="resnet50")
     assert given.curve_of(job, "V100M16").max_w == 220.3
     assert given.curve_of(job, "T4") == prior(job, "T4")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import JobCurve, Point
+from wattherd.estimate.measured_curve import JobCurve, MeasuredPoint
 from wattherd.experiments.allocate.run import AllocationTerms, allocation
 from wattherd.experiments.power_rl.judge import BASELINES, judge
 from wattherd.experiments.power_rl.train import TrainingBudget, learned, load, save, scores, train
@@ -108,7 +108,9 @@ def test_allocate_takes_its_proposals_within_the_budget(
     curves = [
         JobCurve(
             job=f"j{number}",
-            points=tuple(Point(cap, cap, (cap / 250) ** (0.2 + 0.1 * number)) for cap in caps),
+            points=tuple(
+                MeasuredPoint(cap, cap, (cap / 250) ** (0.2 + 0.1 * number)) for cap in caps
+            ),
             work=600.0 * (1 + number**2),
         )
         for number in range(6)

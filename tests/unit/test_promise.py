@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.errors import UserError
-from wattherd.estimate.promise import GRID, LowerableLoad, done_by, promise, quantile_w, weights_of
+from wattherd.estimate.reduction_promise import (
+    GRID,
+    LowerableLoad,
+    done_by,
+    promise,
+    quantile_w,
+    weights_of,
+)
 from wattherd.model.power_tree import PowerTree, TreeDomain
 
 SURE_KNOBS = {"works": 1.0, "cap_s": 0.0}

@@ -28,9 +28,9 @@ from wattherd.experiments.schedule.ps_mix import (
 )
 from wattherd.sim.ps_plant import Utilisation
 from wattherd.workload.aiturbo import read_labelled
-from wattherd.workload.ps_jobs import EPOCHS_S, SHAPES, Mix, generate
+from wattherd.workload.ps_jobs import EPOCHS_S, SHAPES, PsMix, generate
 
-SMALL = Mix(jobs=24, gpus=32)
+SMALL = PsMix(jobs=24, gpus=32)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_share_of_unpredictable_jobs_is_as_asked_and_grows_by_inclusion() ->
 
 
 def test_load_is_gpu_time_asked_for_while_jobs_arrive() -> None:
-    mix = Mix(jobs=300, load=4.0)
+    mix = PsMix(jobs=300, load=4.0)
     work = generate(mix, 1)
     asked_gpu_s = sum(
         asked_shape(spec).gpus
@@ -70,7 +70,7 @@ def test_load_is_gpu_time_asked_for_while_jobs_arrive() -> None:
 
 
 def test_what_users_declare_says_nothing_about_the_length_of_a_job() -> None:
-    work = generate(Mix(jobs=2000), 1)
+    work = generate(PsMix(jobs=2000), 1)
     specs = work.specs
     lengths = [work.truths[one.id].steps * _step_s(work, one) for one in specs]
     epochs = [work.epoch_steps[one.id] * _step_s(work, one) for one in specs]
@@ -98,13 +98,13 @@ def test_resizing_beats_shapes_as_asked_for_in_a_burst(judge: CurveJudge) -> Non
 
 
 def test_jobs_that_can_never_run_are_no_good_average(judge: CurveJudge) -> None:
-    wide = Mix(jobs=60, gpus=8)
+    wide = PsMix(jobs=60, gpus=8)
     with pytest.raises(UserError, match="never ended"):
         run_mix("fifo", wide, 0, judge)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"policies": ("fifi",)}, {"mix": Mix(gpus=12)}], ids=["policy", "gpus"]
+    "wrong", [{"policies": ("fifi",)}, {"mix": PsMix(gpus=12)}], ids=["policy", "gpus"]
 )
 def test_a_bad_sweep_is_refused_before_it_runs(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError):

@@ -7,7 +7,7 @@ import pytest
 from wattherd.errors import Bug
 from wattherd.estimate.curve_judge import LEAST_POINTS, look, taught, thinned
 from wattherd.estimate.ps_job import LossKind, PsJob, TrueLoss, busy
-from wattherd.estimate.speed import JobShape, Sampled, SpeedModel
+from wattherd.estimate.speed import FittedRanges, JobShape, SpeedModel
 from wattherd.estimate.steps import LossCurve
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -22,7 +22,7 @@ from wattherd.sim.ps_plant import Overheads, PsPlant, UsePoint, utilisation
 SPEED = SpeedModel(
     theta=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
     batch=10,
-    sampled=Sampled(workers=(1, 8), servers=(0, 8)),
+    sampled=FittedRanges(workers=(1, 8), servers=(0, 8)),
 )
 """Ten seconds per step on one GPU, and the GPU works all the time."""
 CURVE = LossCurve(b0=0.01, b1=0.2, b2=0.5, error=0.0)

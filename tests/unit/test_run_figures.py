@@ -22,7 +22,7 @@ from wattherd.experiments.schedule.run import (
     check_equal,
     simulate,
 )
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -43,7 +43,7 @@ T4_W, IDLE_W = 70.0, 10.0
 def run(jobs: list[JobSpec], policy: str = "fifo", *gpus: int, **more: Any) -> ComparedRun:
     chosen = preset("none")
     restart_s = more.pop("restart_s", 0.0)
-    given = Given(
+    given = SchedulerContext(
         jobs=ReadJobs(specs=tuple(jobs)), cluster=t4_nodes(*(gpus or (4,))), restart_s=restart_s
     )
     setting = ComparisonSetup(preset=replace(chosen, restart_s=restart_s), given=given, **more)
@@ -257,7 +257,7 @@ def test_joules_of_any_run_add_up(data: st.DataObject, policy: str) -> None:
     preset_ = replace(preset("none"), restart_s=restart_s)
     setting = ComparisonSetup(
         preset=preset_,
-        given=Given(
+        given=SchedulerContext(
             jobs=ReadJobs(specs=tuple(jobs)), cluster=ClusterSpec(nodes), restart_s=restart_s
         ),
         budget=budget,
@@ -310,7 +310,7 @@ def test_draw_that_a_delay_exempts_is_told() -> None:
 
 
 def test_what_is_assumed_is_said_with_numbers() -> None:
-    given = Given(jobs=ReadJobs(specs=(timed("a"), timed("b"))), cluster=t4_nodes(4))
+    given = SchedulerContext(jobs=ReadJobs(specs=(timed("a"), timed("b"))), cluster=t4_nodes(4))
     setting = ComparisonSetup(preset=preset("none"), given=given, cap_delay_s=5.0)
     told = assumptions(setting)
     assert told[0] == "A cap is in force 5.0 s after its order (caps.delay)."

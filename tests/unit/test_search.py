@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.estimate.steps import LossCurve
-from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gandiva import Gandiva
@@ -24,7 +24,7 @@ from wattherd.sim.duration_plant import DurationPlant
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 GO, PAUSE, END = TrialVerdict.GO, TrialVerdict.PAUSE, TrialVerdict.END
-FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)
+FIFO = in_turn(OrderedTerms(), Fifo(), Discipline.STRICT)
 
 
 def trials(*curves: list[tuple[float, float]]) -> list[SearchTrial]:

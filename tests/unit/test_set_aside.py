@@ -18,7 +18,7 @@ from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -54,7 +54,7 @@ PLANNERS = (
 
 
 def scheduler(name: str, cluster: ClusterSpec) -> tuple[Planner, Quota | None]:
-    given = Given(jobs=ReadJobs(specs=()), cluster=cluster, queues=QUEUES)
+    given = SchedulerContext(jobs=ReadJobs(specs=()), cluster=cluster, queues=QUEUES)
     made = preset("none").scheduler(name, given)
     return made.planner, made.quota
 

@@ -14,8 +14,8 @@ from wattherd.errors import UserError
 from wattherd.estimate.speed import (
     CoreCurve,
     CoreCurves,
+    FittedRanges,
     JobShape,
-    Sampled,
     SpeedModel,
     fit_speed,
 )
@@ -50,7 +50,7 @@ THETA = (0.01, 0.05, 0.2, 0.1, 0.02, 0.01, 0.005)
 
 def test_step_time_is_the_sum_of_its_phases() -> None:
     model = SpeedModel(
-        theta=THETA, batch=64, sampled=Sampled(workers=(1, 4), servers=(1, 4)), curves=CURVES
+        theta=THETA, batch=64, sampled=FittedRanges(workers=(1, 4), servers=(1, 4)), curves=CURVES
     )
     for shape in SHAPES:
         assert model.step_s(shape) == pytest.approx(by_hand(THETA, shape, 64))
@@ -89,7 +89,7 @@ def test_shapes_that_were_not_sampled_are_refused() -> None:
 
 
 def test_jobs_without_servers_have_no_server_phases() -> None:
-    model = SpeedModel(theta=THETA, batch=64, sampled=Sampled(workers=(1, 4), servers=(0, 0)))
+    model = SpeedModel(theta=THETA, batch=64, sampled=FittedRanges(workers=(1, 4), servers=(0, 0)))
     # th0 64/2 + th1 + 2 th4 + 2 th6
     expected = 0.01 * 32 + 0.05 + 0.04 + 0.01
     assert model.step_s(JobShape(workers=2, servers=0, gpus=2)) == pytest.approx(expected)

@@ -10,7 +10,13 @@ import pytest
 from wattherd.cli.main import main
 from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobSetting
-from wattherd.estimate.surface import Surface, SurfacePoint, Value, accumulated, expected_epochs
+from wattherd.estimate.surface import (
+    Surface,
+    SurfaceGoal,
+    SurfacePoint,
+    accumulated,
+    expected_epochs,
+)
 from wattherd.experiments.power_models.surfaces import curves_of, surface_report
 from wattherd.workload.surfaces import read_surfaces
 
@@ -44,7 +50,7 @@ def test_progress_and_samples_rank_batches_differently() -> None:
     assert best.setting.batch_size == 32
     assert best.progress_per_s == pytest.approx(1 / 120)
     assert {p.setting.batch_size for p in surface.frontier()} == {32}
-    assert {p.setting.batch_size for p in surface.frontier(Value.SAMPLES)} == {32, 256}
+    assert {p.setting.batch_size for p in surface.frontier(SurfaceGoal.SAMPLES)} == {32, 256}
 
 
 def test_a_layout_is_a_point_of_the_same_frontier() -> None:
@@ -83,12 +89,12 @@ def test_choosing_by_progress_is_never_worse_and_here_much_better() -> None:
 
 
 def test_fixed_batches_are_jobs_of_their_own_and_free_ones_choices() -> None:
-    fixed = curves_of([a_surface()], "fixed", Value.PROGRESS)
+    fixed = curves_of([a_surface()], "fixed", SurfaceGoal.PROGRESS)
     assert [curve.job for curve in fixed] == ["a/32", "a/256"]
-    (free,) = curves_of([a_surface()], "free", Value.PROGRESS)
+    (free,) = curves_of([a_surface()], "free", SurfaceGoal.PROGRESS)
     assert len(free.points) == 4
     with pytest.raises(UserError, match="unknown way"):
-        curves_of([a_surface()], "loose", Value.PROGRESS)
+        curves_of([a_surface()], "loose", SurfaceGoal.PROGRESS)
 
 
 def files(folder: Path) -> tuple[Path, Path]:

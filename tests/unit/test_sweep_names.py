@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wattherd.experiments.sweep import fingerprint
-from wattherd.experiments.sweep.cell import Files, ScheduleCell, grid
+from wattherd.experiments.sweep.cell import FileDigests, ScheduleCell, grid
 from wattherd.plugins import announced
 from wattherd.workload.scenario import validated
 
@@ -35,7 +35,7 @@ def cell(folder: Path, *, file: str = "jobs.csv", **more: Any) -> ScheduleCell:
 
 
 def key(one: ScheduleCell) -> str | None:
-    return one.key(Files())
+    return one.key(FileDigests())
 
 
 def test_equal_inputs_under_another_name_are_the_same(folder: Path) -> None:

@@ -18,21 +18,21 @@ from wattherd.local.enforcement import asked
 from wattherd.local.ownership import holds_anything
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.server.auth.caller import Caller, Role
-from wattherd.server.documents.job_sessions import MOST_IN_ALL, Ended, SessionBook
+from wattherd.server.documents.job_sessions import MOST_IN_ALL, SessionBook, SessionEnded
 from wattherd.server.documents.privacy import check_grace
-from wattherd.server.documents.submission_room import (
+from wattherd.server.documents.submission_quota import (
     MOST_LIVE_BYTES,
     SMALL_BYTES,
-    SubmissionRoom,
+    SubmissionQuota,
     bytes_of,
 )
 from wattherd.server.settings import tenant_accounts
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.settings.tenant_accounts import check_accounts
 from wattherd.workload.counted_cpu import LEAST_CPU_MILLI, counted
-from wattherd.workload.job_again import rerun_of, tasks_rerun
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_file import validated_job
+from wattherd.workload.resubmission import rerun_of, tasks_rerun
 
 
 def by(user: str, tenant: str = "") -> str:
@@ -57,7 +57,7 @@ def test_users_of_one_tenant_leave_sessions_to_others() -> None:
 
         def taken(n: int) -> bool:
             place = book.place(f"j-{n}", f"m/{n}", of_input=False, tenant="m")
-            with contextlib.suppress(Ended):
+            with contextlib.suppress(SessionEnded):
                 held.enter_context(place)
                 return True
             return False
@@ -106,7 +106,7 @@ def test_a_gang_without_devices_that_no_machine_holds_is_refused() -> None:
 
 
 def test_jobs_of_one_user_take_so_many_bytes_until_they_are_over() -> None:
-    room, over, mallory = SubmissionRoom(), set[str](), ("m", "mallory")
+    room, over, mallory = SubmissionQuota(), set[str](), ("m", "mallory")
     half = MOST_LIVE_BYTES // 2
 
     def handed_in(owner: tuple[str, str], job_id: str, count: int = 1) -> None:

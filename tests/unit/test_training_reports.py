@@ -11,7 +11,7 @@ import pytest
 
 from wattherd.report.svg import Frame
 from wattherd.report.training_picture import RunLine, TrainingPicture, draw_training
-from wattherd.server.documents.training_reports import MOST, Report, training_reports
+from wattherd.server.documents.training_reports import MOST, TrainingReportLine, training_reports
 from wattherd.server.web.job import training
 
 
@@ -31,9 +31,9 @@ def test_reports_of_all_runs_are_read_in_order(tmp_path: Path) -> None:
     _write(tmp_path, 1, _line(1, loss=2.5) + _line(2, loss=2.0, rate_per_s=4))
     _write(tmp_path, 2, _line(2, loss=2.1, at=1700.0) + '{"step": 3')  # half a line is none yet
     assert training_reports(tmp_path, "j-1", 2) == [
-        Report(1, 1, 2.5),
-        Report(1, 2, 2.0, 4),
-        Report(2, 2, 2.1, None, 1700.0),
+        TrainingReportLine(1, 1, 2.5),
+        TrainingReportLine(1, 2, 2.0, 4),
+        TrainingReportLine(2, 2, 2.1, None, 1700.0),
     ]
 
 
@@ -48,7 +48,7 @@ def test_a_run_without_reports_has_none(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_no_report_is_passed_over(tmp_path: Path, line: str) -> None:
     _write(tmp_path, 1, line + "\n" + _line(7, loss=float("inf"), rate_per_s="fast"))
-    assert training_reports(tmp_path, "j-1", 1) == [Report(1, 7)]
+    assert training_reports(tmp_path, "j-1", 1) == [TrainingReportLine(1, 7)]
 
 
 def test_a_link_to_a_file_of_others_is_not_followed(tmp_path: Path) -> None:
@@ -83,7 +83,11 @@ def test_many_restarts_stay_within_the_same_number_of_points(tmp_path: Path) -> 
 
 
 def test_a_restart_and_a_change_of_width_are_named() -> None:
-    reports = [Report(1, 10, 2.0, 5), Report(1, 20, 1.5, 5), Report(2, 20, 1.6, 9)]
+    reports = [
+        TrainingReportLine(1, 10, 2.0, 5),
+        TrainingReportLine(1, 20, 1.5, 5),
+        TrainingReportLine(2, 20, 1.6, 9),
+    ]
     told = training(reports, {1: 2, 2: 4}, hue=0)
     assert [one.title for one in told.pictures] == ["Loss", "Throughput"]
     assert [run["name"] for run in told.runs] == ["run 1, 2 GPUs", "run 2, 4 GPUs (before: 2)"]
@@ -92,14 +96,14 @@ def test_a_restart_and_a_change_of_width_are_named() -> None:
 
 
 def test_throughput_goes_over_time_where_all_reports_have_one() -> None:
-    timed = [Report(1, 10, 1.0, 5, 1000.0), Report(1, 20, 1.0, 6, 1060.0)]
+    timed = [TrainingReportLine(1, 10, 1.0, 5, 1000.0), TrainingReportLine(1, 20, 1.0, 6, 1060.0)]
     assert "s since the first report" in training(timed, {}, 0).pictures[1].wide
-    untimed = [*timed, Report(1, 30, 1.0, 6)]
+    untimed = [*timed, TrainingReportLine(1, 30, 1.0, 6)]
     assert "since the first report" not in training(untimed, {}, 0).pictures[1].wide
 
 
 def test_a_job_that_reports_steps_alone_has_no_picture() -> None:
-    assert training([Report(1, 10)], {}, 0).pictures == ()
+    assert training([TrainingReportLine(1, 10)], {}, 0).pictures == ()
     assert training([], {}, 0).runs == ()
 
 

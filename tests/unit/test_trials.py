@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.experiments.schedule.ordered import Manner, in_turn
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn
 from wattherd.experiments.schedule.search_trials import SearchGroup, a_search
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
@@ -12,7 +12,7 @@ from wattherd.policy.schedule.priorities import Fifo
 from wattherd.policy.schedule.search import Search, SuccessiveHalving
 from wattherd.testing.timed_world import t4_nodes
 
-FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)
+FIFO = in_turn(OrderedTerms(), Fifo(), Discipline.STRICT)
 WORK_S = 1_800.0
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 
-from wattherd.devices.wire import asking, http_client
+from wattherd.devices.wire import cooperative_io, http_client
 from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.devices.wire.threads import begun_pool
 from wattherd.devices.wire.timeouts import TimedCalls
@@ -27,7 +27,7 @@ from wattherd.local.executor import LocalExecutor
 from wattherd.model.command import SetCap
 from wattherd.model.event import Event
 from wattherd.server.api.connections import ConnectionLimits, server_of
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 
 
 class _Want:
@@ -121,7 +121,7 @@ def test_a_look_at_runs_that_fails_is_not_the_last(
     executor.close()
 
 
-class _Looks(Rounds):
+class _Looks(PeriodicThread):
     def __init__(self) -> None:
         super().__init__("looks", 0.005)
         self.wrong, self.seen = True, 0
@@ -147,7 +147,7 @@ def test_rounds_go_on_after_a_look_that_failed_and_say_so_once(
 
 
 def test_calls_that_block_wait_for_a_thread_and_are_made(want: _Want) -> None:
-    crew = asking._Crew("crew", usual=2)
+    crew = cooperative_io._Crew("crew", usual=2)
     done = threading.Event()
     want.on = True
     crew.submit(done.set)  # in the asking thread an error would end the round of all devices

@@ -19,7 +19,7 @@ from wattherd.spelling import hint_for
 from wattherd.units import seconds
 
 if TYPE_CHECKING:
-    from wattherd.experiments.leaderboard.boards import Leaderboard
+    from wattherd.experiments.leaderboard.leaderboards import Leaderboard
 
 
 @click.group()
@@ -53,7 +53,7 @@ def _board(command: Callable[..., int]) -> Any:
 @_board
 def schedulers(**given: Any) -> int:
     """Schedulers of training jobs, under no budget and two budgets."""
-    from wattherd.experiments.leaderboard.boards import SCHEDULERS
+    from wattherd.experiments.leaderboard.leaderboards import SCHEDULERS
 
     return _run(SCHEDULERS, **given)
 
@@ -62,7 +62,7 @@ def schedulers(**given: Any) -> int:
 @_board
 def power(**given: Any) -> int:
     """Ways of sharing watts between jobs, under three budgets."""
-    from wattherd.experiments.leaderboard.boards import POWER
+    from wattherd.experiments.leaderboard.leaderboards import POWER
 
     return _run(POWER, **given)
 
@@ -71,7 +71,7 @@ def power(**given: Any) -> int:
 @_board
 def placement(**given: Any) -> int:
     """Placement policies on nodes that fill up."""
-    from wattherd.experiments.leaderboard.boards import PLACEMENT
+    from wattherd.experiments.leaderboard.leaderboards import PLACEMENT
 
     return _run(PLACEMENT, **given)
 
@@ -89,7 +89,11 @@ def _run(
     out: Path | None,
     output: str,
 ) -> int:
-    from wattherd.experiments.leaderboard.boards import document, placement_cells, schedule_cells
+    from wattherd.experiments.leaderboard.leaderboards import (
+        document,
+        placement_cells,
+        schedule_cells,
+    )
     from wattherd.library.sweep import SweptRuns, run_cells
 
     if out is not None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from wattherd.cli.inside import follow
 from wattherd.cli.job_names import FINAL, array_called, job_called
 from wattherd.cli.job_output import outcome, print_chunks, print_runs
+from wattherd.cli.job_sessions import follow
 from wattherd.cli.kube_what_if import POD, explain_pod, show_pod
 from wattherd.cli.live_tables import (
     show_array,

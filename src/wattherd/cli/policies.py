@@ -42,7 +42,7 @@ def _placement() -> list[dict[str, Any]]:
 
 def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
-    from wattherd.experiments.schedule.plugged import notes
+    from wattherd.experiments.schedule.plugin_policies import notes
     from wattherd.experiments.schedule.simulators import PRESETS
 
     names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
@@ -66,7 +66,7 @@ def _shells(name: str) -> list[str]:
 
 def _power() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import POWER_NOTES
-    from wattherd.experiments.schedule.plugged import notes
+    from wattherd.experiments.schedule.plugin_policies import notes
     from wattherd.experiments.schedule.run import POWER_POLICIES
 
     told = {**notes("power"), **POWER_NOTES}

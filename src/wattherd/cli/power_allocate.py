@@ -102,7 +102,7 @@ def _jobs(*, curves: Path, kind: str, joules: Path | None, **given: Any) -> tupl
 def _terms(
     *, budget: str | None, tree: Path | None, count: str, pause: bool, paused_w: str, **_: object
 ) -> AllocationTerms:
-    from wattherd.estimate.measured_curve import Count
+    from wattherd.estimate.measured_curve import CountedWatts
     from wattherd.experiments.allocate.run import AllocationTerms
     from wattherd.units import watts
     from wattherd.workload.tree_file import read_tree
@@ -110,7 +110,7 @@ def _terms(
     return AllocationTerms(
         budget_w=watts(budget, field="--budget") if budget else None,
         tree=read_tree(tree) if tree else None,
-        count=Count(count),
+        count=CountedWatts(count),
         paused_w=watts(paused_w, field="--paused-w") if pause else None,
     )
 

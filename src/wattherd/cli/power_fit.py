@@ -61,11 +61,11 @@ def learn(
 
     Budgets are shares of the summed draw at each job's highest-draw point, and hold while learning.
     """
-    from wattherd.experiments.power_models.curves import Lesson, lesson
+    from wattherd.experiments.power_models.curves import LearningScenario, lesson
     from wattherd.units import watts
     from wattherd.workload.curves import read_curves
 
-    terms = Lesson(
+    terms = LearningScenario(
         shares=numbers(shares, "--shares"),
         samples=samples,
         noise_sd=noise,

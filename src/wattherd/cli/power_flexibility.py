@@ -48,8 +48,8 @@ def promise(
     cap_time, stop_time, hold, works`. Exits with 1 if less can be promised than is asked for.
     """
     from wattherd.devices.wire.device_errors import DeviceError
-    from wattherd.estimate.promise import promise as promised
-    from wattherd.estimate.promise import weights_of
+    from wattherd.estimate.reduction_promise import promise as promised
+    from wattherd.estimate.reduction_promise import weights_of
     from wattherd.experiments.grid import promise as flexibility
     from wattherd.units import seconds, watts
     from wattherd.workload.tree_file import read_tree
@@ -154,7 +154,7 @@ def delivery(
     target was exceeded at any time, or was not read.
     """
     from wattherd.experiments.grid import promise as flexibility
-    from wattherd.experiments.grid.delivery import DeliveryEvent, Method
+    from wattherd.experiments.grid.delivery import BaselineMethod, DeliveryEvent
     from wattherd.units import watts
 
     whose = flexibility.zone_of(zone)
@@ -166,7 +166,7 @@ def delivery(
         announced_s=None if announced is None else flexibility.moment(announced, "--announced"),
     )
     readings = flexibility.read_meter(meter, time=time_column, column=column)
-    found = flexibility.proof(readings, event, Method(baseline), whose, days)
+    found = flexibility.proof(readings, event, BaselineMethod(baseline), whose, days)
     document = flexibility.delivery_document(found)
     if not printed(document, output):
         _tell_delivery(document, whose)

@@ -39,7 +39,7 @@ def _by_progress(
     path: Path, kind: str, *, train: Path | None, batch: str, accumulate: bool, **_: object
 ) -> tuple[JobCurve, ...]:
     """Jobs whose rate is progress; Zeus' needs to know how they trained."""
-    from wattherd.estimate.surface import Value
+    from wattherd.estimate.surface import SurfaceGoal
     from wattherd.experiments.power_models.surfaces import curves_of
     from wattherd.workload.surfaces import read_surfaces
 
@@ -50,7 +50,7 @@ def _by_progress(
         hint = "it goes with --format zeus, and only with it"
         raise UserError("training summary", field="--train", hint=hint)
     surfaces = read_surfaces(path, train, accumulate=accumulate)
-    return curves_of(surfaces, batch, Value.PROGRESS)
+    return curves_of(surfaces, batch, SurfaceGoal.PROGRESS)
 
 
 def _by_rate(

@@ -14,7 +14,7 @@ from wattherd.library.client import Client
 from wattherd.units import show_seconds
 
 if TYPE_CHECKING:
-    from wattherd.experiments.grid.tree_import import Imported
+    from wattherd.experiments.grid.tree_import import TreeImport
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -266,7 +266,7 @@ def import_(
     return int((compare and result.differs) or (strict and vague))
 
 
-def _tell(result: Imported, out: Path, *, compare: bool, new: bool) -> None:
+def _tell(result: TreeImport, out: Path, *, compare: bool, new: bool) -> None:
     """The differences on stdout, the findings on stderr."""
     for change in result.changes if compare or not new else ():
         click.echo(_line(change))

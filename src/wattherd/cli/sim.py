@@ -200,7 +200,7 @@ def _run_and_show(
 ) -> None:
     from wattherd.experiments.placement.pack import document, run_all
     from wattherd.store.run_dir import PACK_FILE
-    from wattherd.workload.impossible import never_fits
+    from wattherd.workload.impossible_requests import never_fits
 
     impossible = never_fits(experiment.pods, experiment.cluster)
     if impossible:

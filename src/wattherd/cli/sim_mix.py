@@ -63,13 +63,13 @@ def mix(
     arrivals are the same in every mix of a seed.
     """
     from wattherd.experiments.schedule.ps_mix import Sweep, means, sweep
-    from wattherd.workload.ps_jobs import Mix
+    from wattherd.workload.ps_jobs import PsMix
 
     wish = Sweep(
         policies=tuple(parse_policies(policy)),
         shares=tuple(parse_shares(unpredictable)),
         seeds=tuple(parse_seeds(seed)),
-        mix=Mix(jobs=jobs, gpus=gpus, load=load),
+        mix=PsMix(jobs=jobs, gpus=gpus, load=load),
     )
     if plot and len(wish.shares) < 2:
         raise UserError("a plot needs two shares or more", field="--plot")

@@ -66,7 +66,7 @@ class Deferrable:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DeferredRun:
     """A job runs from `start_s` to `end_s` on `width` times its GPUs."""
 
     start_s: float
@@ -74,7 +74,7 @@ class Piece:
     width: int = 1
 
 
-Rule = Callable[[Deferrable, "RateSignal"], list[Piece]]
+Rule = Callable[[Deferrable, "RateSignal"], list[DeferredRun]]
 
 
 class RateSignal:
@@ -130,22 +130,22 @@ class RateSignal:
 # --- one start, no pause -------------------------------------------------------------------------
 
 
-def now(job: Deferrable, _: RateSignal) -> list[Piece]:
+def now(job: Deferrable, _: RateSignal) -> list[DeferredRun]:
     """At once."""
-    return [Piece(job.submit_s, job.submit_s + job.work_s)]
+    return [DeferredRun(job.submit_s, job.submit_s + job.work_s)]
 
 
-def lowest_slot(job: Deferrable, signal: RateSignal) -> list[Piece]:
+def lowest_slot(job: Deferrable, signal: RateSignal) -> list[DeferredRun]:
     """At the beginning of the lowest rate, of equal ones the first; its length is not asked."""
     slots = signal.slots(job.submit_s, math.nextafter(job.latest_s, math.inf))
     start_s = min(slots, key=lambda one: (one[2], one[0]))[0] if slots else job.submit_s
-    return [Piece(start_s, start_s + job.work_s)]
+    return [DeferredRun(start_s, start_s + job.work_s)]
 
 
-def lowest_window(job: Deferrable, signal: RateSignal) -> list[Piece]:
+def lowest_window(job: Deferrable, signal: RateSignal) -> list[DeferredRun]:
     """Where the whole run is the cheapest, of equal starts the first."""
     start_s = min(_starts(job, signal), key=lambda one: (_run(job, signal, one), one))
-    return [Piece(start_s, start_s + job.work_s)]
+    return [DeferredRun(start_s, start_s + job.work_s)]
 
 
 def cheapest_known_start(job: Deferrable, signal: RateSignal) -> float:
@@ -160,7 +160,7 @@ def cheapest_known_start(job: Deferrable, signal: RateSignal) -> float:
     return min(starts, key=lambda one: (_run(job, signal, one), one), default=job.submit_s)
 
 
-def carbon_time(job: Deferrable, signal: RateSignal) -> list[Piece]:
+def carbon_time(job: Deferrable, signal: RateSignal) -> list[DeferredRun]:
     """Where most is saved for each second from submission to the end; at once if nothing is."""
     at_once = _run(job, signal, job.submit_s)
 
@@ -168,7 +168,7 @@ def carbon_time(job: Deferrable, signal: RateSignal) -> list[Piece]:
         return (at_once - _run(job, signal, start_s)) / (start_s - job.submit_s + job.work_s)
 
     start_s = max(_starts(job, signal), key=lambda one: (worth(one), -one))
-    return [Piece(start_s, start_s + job.work_s)]
+    return [DeferredRun(start_s, start_s + job.work_s)]
 
 
 def _starts(job: Deferrable, signal: RateSignal) -> list[float]:
@@ -188,7 +188,7 @@ def _run(job: Deferrable, signal: RateSignal, start_s: float) -> float:
 # --- with pauses ---------------------------------------------------------------------------------
 
 
-def threshold(job: Deferrable, signal: RateSignal) -> list[Piece]:
+def threshold(job: Deferrable, signal: RateSignal) -> list[DeferredRun]:
     """While the rate is low, and from when every second is needed until the deadline on."""
     slots = signal.slots(job.submit_s, job.deadline_s)
     lengths = np.array([end_s - start_s for start_s, end_s, _ in slots])
@@ -196,7 +196,7 @@ def threshold(job: Deferrable, signal: RateSignal) -> list[Piece]:
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(lengths[order]) >= THRESHOLD * lengths.sum() - 1e-9
     limit = values[order][int(np.argmax(reached))]
-    found: list[Piece] = []
+    found: list[DeferredRun] = []
     left_s = job.work_s
     for start_s, end_s, value in slots:
         if left_s <= 1e-9:
@@ -205,22 +205,22 @@ def threshold(job: Deferrable, signal: RateSignal) -> list[Piece]:
         begin_s = start_s if value <= limit else must_s
         if begin_s < end_s:
             lasts_s = min(end_s - begin_s, left_s)
-            found.append(Piece(begin_s, begin_s + lasts_s))
+            found.append(DeferredRun(begin_s, begin_s + lasts_s))
             left_s -= lasts_s
     return joined(found)
 
 
-def wait_awhile(job: Deferrable, signal: RateSignal) -> list[Piece]:
+def wait_awhile(job: Deferrable, signal: RateSignal) -> list[DeferredRun]:
     """The cheapest seconds between submission and deadline."""
     return _scaled(job, signal, (1.0,))
 
 
-def carbon_scaler(job: Deferrable, signal: RateSignal) -> list[Piece]:
+def carbon_scaler(job: Deferrable, signal: RateSignal) -> list[DeferredRun]:
     """The seconds and GPUs that bring the most work for what they cost."""
     return _scaled(job, signal, job.speeds)
 
 
-def _scaled(job: Deferrable, signal: RateSignal, speeds: Sequence[float]) -> list[Piece]:
+def _scaled(job: Deferrable, signal: RateSignal, speeds: Sequence[float]) -> list[DeferredRun]:
     """Greedy by work for cost: the optimum of one job, as each GPU more brings no more.
 
     Where rates are below zero, wasting energy would pay; that is not done.
@@ -244,30 +244,30 @@ def _scaled(job: Deferrable, signal: RateSignal, speeds: Sequence[float]) -> lis
         lasts_s = min(whole_s, left_s / gains[step])
         widths.setdefault(number, []).append((step, lasts_s))
         left_s -= lasts_s * gains[step]
-    found: list[Piece] = []
+    found: list[DeferredRun] = []
     for number, taken in sorted(widths.items()):
         found += _stacked(slots[number][0], taken)
     return joined(found)
 
 
-def _stacked(start_s: float, taken: Iterable[tuple[int, float]]) -> list[Piece]:
+def _stacked(start_s: float, taken: Iterable[tuple[int, float]]) -> list[DeferredRun]:
     """Steps of width in one slot, the widest part first."""
     lasting = sorted(taken)
     cuts = sorted({0.0, *(lasts_s for _, lasts_s in lasting)})
     return [
-        Piece(
+        DeferredRun(
             start_s + from_s, start_s + until_s, sum(lasts_s >= until_s for _, lasts_s in lasting)
         )
         for from_s, until_s in pairwise(cuts)
     ]
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
+def joined(pieces: Iterable[DeferredRun]) -> list[DeferredRun]:
     """Pieces of the same width that follow one another as one."""
-    found: list[Piece] = []
+    found: list[DeferredRun] = []
     for one in pieces:
         if found and found[-1].width == one.width and abs(found[-1].end_s - one.start_s) < 1e-6:
-            found[-1] = Piece(found[-1].start_s, one.end_s, one.width)
+            found[-1] = DeferredRun(found[-1].start_s, one.end_s, one.width)
         else:
             found.append(one)
     return found
@@ -303,7 +303,10 @@ class DeferralOutcome:
 
 
 def outcome(
-    rule: str, jobs: Sequence[Deferrable], plans: Sequence[Sequence[Piece]], rates: EnergyRates
+    rule: str,
+    jobs: Sequence[Deferrable],
+    plans: Sequence[Sequence[DeferredRun]],
+    rates: EnergyRates,
 ) -> DeferralOutcome:
     """The figures of a rule's plans, one for each job."""
     bill = Bill()

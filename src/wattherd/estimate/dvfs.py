@@ -77,7 +77,7 @@ class DvfsModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class OperatingPoint:
     """A task at a setting."""
 
     setting: ClockSetting
@@ -90,12 +90,14 @@ class Operation:
         return self.time_s * self.power_w
 
 
-def at(model: DvfsModel, setting: ClockSetting) -> Operation:
+def at(model: DvfsModel, setting: ClockSetting) -> OperatingPoint:
     """The task at this setting."""
-    return Operation(setting=setting, time_s=model.time_s(setting), power_w=model.power_w(setting))
+    return OperatingPoint(
+        setting=setting, time_s=model.time_s(setting), power_w=model.power_w(setting)
+    )
 
 
-def cheapest(model: DvfsModel, limit_s: float = np.inf) -> Operation | None:
+def cheapest(model: DvfsModel, limit_s: float = np.inf) -> OperatingPoint | None:
     """The setting of least energy among those that take at most `limit_s`; None if none does.
 
     Energy over the memory clock falls to its only minimum and then rises, so that a time limit

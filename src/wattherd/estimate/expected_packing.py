@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.node_power import PowerColumns
-from wattherd.estimate.target import Target
+from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.jit import HAVE_JIT, kernel
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 
@@ -126,7 +126,7 @@ PRESSURES = (1.0, 2.0, 4.0, 8.0)
 _LEAST_CPU_STEP = 1000
 
 
-class Outlook(NamedTuple):
+class PackingOutlook(NamedTuple):
     """Tables for M models (a last row stands for "no GPU"), F GPUs, C steps of CPU.
 
     `rank` (1001,) maps free milli to a row of `part` (M + 1, sizes + 1, C); `whole` (M + 1, F + 1,
@@ -148,10 +148,10 @@ class Outlook(NamedTuple):
     level: Floats
 
 
-def outlook_of(target: Target, cluster: ClusterSpec, power: PowerColumns) -> Outlook:
+def outlook_of(target: TargetWorkload, cluster: ClusterSpec, power: PowerColumns) -> PackingOutlook:
     """The tables for `cluster` if pods come as in `target` (build that with coverage 1)."""
     gpus = target.gpu_count > 0
-    specs = Target(
+    specs = TargetWorkload(
         weight=target.weight[gpus] / max(float(target.weight[gpus].sum()), 1e-300),
         cpu_milli=target.cpu_milli[gpus],
         gpu_milli=target.gpu_milli[gpus],
@@ -164,7 +164,7 @@ def outlook_of(target: Target, cluster: ClusterSpec, power: PowerColumns) -> Out
     most = max([1, *(node.gpu_count for node in cluster.nodes)])
     rank, part, whole = _chances(specs, step, most)
     bound, share = _demand(specs)
-    return Outlook(
+    return PackingOutlook(
         value=value,
         rank=rank,
         part=part,
@@ -178,10 +178,10 @@ def outlook_of(target: Target, cluster: ClusterSpec, power: PowerColumns) -> Out
     )
 
 
-def no_outlook() -> Outlook:
+def no_outlook() -> PackingOutlook:
     """Tables of no size, for policies that do not look ahead."""
     none = np.zeros(0, dtype=np.int64)
-    return Outlook(
+    return PackingOutlook(
         value=none,
         rank=none,
         part=np.zeros((0, 0, 0), dtype=np.int64),
@@ -243,7 +243,7 @@ def _mean_step_mw(cluster: ClusterSpec, power: PowerColumns) -> float:
     return total / max(int(count.sum()), 1) or 1.0
 
 
-def _chances(specs: Target, step: int, most: int) -> tuple[Ints, Ints, Ints]:
+def _chances(specs: TargetWorkload, step: int, most: int) -> tuple[Ints, Ints, Ints]:
     """`rank`, `part` and `whole`: each specification counts from its size and its CPU on."""
     sizes = np.unique(specs.gpu_milli[specs.gpu_count == 1])
     rank = np.searchsorted(sizes, np.arange(WHOLE_GPU_MILLI + 1), side="right")
@@ -265,7 +265,7 @@ def _micro(table: Floats) -> Ints:
     return exact
 
 
-def _demand(specs: Target) -> tuple[NDArray[np.bool_], Floats]:
+def _demand(specs: TargetWorkload) -> tuple[NDArray[np.bool_], Floats]:
     """Distinct sets of allowed models, and the part of the GPU demand bound to each."""
     milli = specs.weight * specs.gpu_milli * specs.gpu_count
     part: defaultdict[tuple[bool, ...], float] = defaultdict(float)
@@ -275,7 +275,7 @@ def _demand(specs: Target) -> tuple[NDArray[np.bool_], Floats]:
     return sets, np.array(list(part.values()), dtype=np.float64)
 
 
-def _fill_table(specs: Target, value: Ints, step: int, most: int) -> NDArray[np.int32]:
+def _fill_table(specs: TargetWorkload, value: Ints, step: int, most: int) -> NDArray[np.int32]:
     rows = specs.allowed.shape[1]
     table = np.zeros((rows, most + 1, most * UNITS + 1, CPU_STEPS + 1), dtype=np.int32)
     known: dict[bytes, int] = {}
@@ -291,7 +291,7 @@ def _fill_table(specs: Target, value: Ints, step: int, most: int) -> NDArray[np.
 
 
 def _kinds(
-    specs: Target, access: NDArray[np.bool_], value: Ints, step: int
+    specs: TargetWorkload, access: NDArray[np.bool_], value: Ints, step: int
 ) -> tuple[Ints, Ints, Ints, Ints, Floats]:
     """Specifications as the programme sees them: merged where they look the same to it.
 

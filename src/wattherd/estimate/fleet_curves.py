@@ -36,7 +36,7 @@ ALARM = 9.0
 
 
 @dataclass(frozen=True, slots=True)
-class Alarms:
+class SurpriseSums:
     """Sums of surprises upwards and downwards, of each of two series of N jobs (N, 2, 2).
 
     `restarts` (N,) counts the changes found.
@@ -46,11 +46,13 @@ class Alarms:
     restarts: NDArray[np.int64]
 
     @classmethod
-    def quiet(cls, jobs: int) -> Alarms:
+    def quiet(cls, jobs: int) -> SurpriseSums:
         """No surprise so far."""
         return cls(np.zeros((jobs, 2, 2)), np.zeros(jobs, dtype=np.int64))
 
-    def told(self, jobs: NDArray[np.int64], surprise: Floats) -> tuple[Alarms, NDArray[np.int64]]:
+    def told(
+        self, jobs: NDArray[np.int64], surprise: Floats
+    ) -> tuple[SurpriseSums, NDArray[np.int64]]:
         """After standardised errors (n, 2) of `jobs` (n,); also the jobs that have changed."""
         step = np.clip(surprise, -SURPRISE_AT, SURPRISE_AT)
         both = np.stack([step, -step], axis=2) - ALLOWED
@@ -102,14 +104,14 @@ class FleetTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
+class CurvePopulation:
     """Mean (2K,) and covariance (2K, 2K) of a job's logs, rates relative to the highest cap."""
 
     mean: Floats
     spread: Floats
 
     @classmethod
-    def power_law(cls, caps_w: Floats, idle_w: float) -> Population:
+    def power_law(cls, caps_w: Floats, idle_w: float) -> CurvePopulation:
         """What is believed of a GPU type of which nothing was measured."""
         count = len(caps_w)
         idle_w = min(idle_w, float(caps_w[0]) / 2)
@@ -123,7 +125,7 @@ class Population:
         spread[count:, count:] = WATTS_LEVEL_SD**2 + _smooth(caps_w, WATTS_SD)
         return cls(mean, spread)
 
-    def taught(self, law: Population, means: Floats, covariances: Floats) -> Population:
+    def taught(self, law: CurvePopulation, means: Floats, covariances: Floats) -> CurvePopulation:
         """After jobs whose logs have these means (N, 2K) and covariances (N, 2K, 2K)."""
         jobs, size = means.shape
         to_top = _to_top(size // 2)
@@ -132,7 +134,7 @@ class Population:
         off, moved = level - mean, mean - law.mean
         total = PRIOR_SPREADS * law.spread + PRIOR_JOBS * np.outer(moved, moved) + off.T @ off
         total += to_top @ covariances.sum(axis=0) @ to_top.T
-        return Population(mean, total / (PRIOR_SPREADS + jobs) + OWN_SD**2 * np.eye(size))
+        return CurvePopulation(mean, total / (PRIOR_SPREADS + jobs) + OWN_SD**2 * np.eye(size))
 
 
 def _smooth(caps_w: Floats, sd: float) -> Floats:
@@ -150,7 +152,7 @@ def _to_top(count: int) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Beliefs:
+class CurveBeliefs:
     """What is believed of N jobs at K caps: logs of rate, watts of the whole job, and doubts.
 
     `log_rate` (N, K), `log_rate_cov` (N, K, K), `log_watts_cov` (N, K, K), `watts` (N, K), their
@@ -185,9 +187,9 @@ class FleetCurves:
     devices: Floats
     counts: Floats
     sums: Floats
-    law: Population
-    population: Population
-    alarms: Alarms
+    law: CurvePopulation
+    population: CurvePopulation
+    alarms: SurpriseSums
 
     @classmethod
     def start(
@@ -202,12 +204,12 @@ class FleetCurves:
             raise UserError("every job needs a cap", field="caps_w")
         grid = np.array(sorted({cap for one in caps_w for cap in one}), dtype=np.float64)
         able = np.array([[cap in set(one) for cap in grid.tolist()] for one in caps_w])
-        law = Population.power_law(grid, terms.idle_w) if len(grid) > 1 else _single(grid)
+        law = CurvePopulation.power_law(grid, terms.idle_w) if len(grid) > 1 else _single(grid)
         zeros = np.zeros((len(caps_w), 2 * len(grid)))
         return cls(
             terms=terms, caps_w=grid, able=able, devices=np.array(devices, dtype=np.float64),
             counts=zeros, sums=zeros, law=law, population=law,
-            alarms=Alarms.quiet(len(caps_w)),
+            alarms=SurpriseSums.quiet(len(caps_w)),
         )  # fmt: skip
 
     @property
@@ -270,7 +272,7 @@ class FleetCurves:
         mean = np.einsum("nab,nb->na", covariance, pull)
         return np.asarray(mean, dtype=np.float64), np.asarray(covariance, dtype=np.float64)
 
-    def learned_population(self) -> Population:
+    def learned_population(self) -> CurvePopulation:
         """The population by all jobs that were ever sampled."""
         made = self
         for _ in range(STEPS):
@@ -280,7 +282,7 @@ class FleetCurves:
             made = replace(made, population=population)
         return made.population
 
-    def beliefs(self) -> Beliefs:
+    def beliefs(self) -> CurveBeliefs:
         """What all samples say."""
         half = len(self.caps_w)
         mean, covariance = self._posterior()
@@ -289,7 +291,7 @@ class FleetCurves:
         spread = np.diag(self.population.spread)[half:]
         jobs = (self.counts[:, :half] > 0).sum(axis=0) + PRIOR_JOBS
         shared = np.minimum(1.0, own / spread) * np.sqrt(spread / jobs)
-        return Beliefs(
+        return CurveBeliefs(
             log_rate=mean[:, :half],
             log_rate_cov=covariance[:, :half, :half],
             log_watts_cov=covariance[:, half:, half:],
@@ -297,8 +299,8 @@ class FleetCurves:
         )  # fmt: skip
 
 
-def _single(grid: Floats) -> Population:
+def _single(grid: Floats) -> CurvePopulation:
     """A fleet whose jobs all know one cap has nothing to choose."""
     level = WATTS_LEVEL_SD**2 + ROUGH_SD**2
     spread = np.diag([ROUGH_SD**2, level])
-    return Population(np.array([0.0, np.log(TYPICAL_DRAW)]) * np.ones(2 * len(grid)), spread)
+    return CurvePopulation(np.array([0.0, np.log(TYPICAL_DRAW)]) * np.ones(2 * len(grid)), spread)

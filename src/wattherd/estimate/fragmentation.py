@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.estimate.target import Target
+from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.jit import kernel
 
 
 def fragment_rows(
-    target: Target,
+    target: TargetWorkload,
     cpu_free: NDArray[np.int64],
     gpu_free: NDArray[np.int64],
     model: NDArray[np.int64],

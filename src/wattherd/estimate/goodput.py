@@ -76,7 +76,7 @@ def goodput(
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestBatch:
     """The best batch size for each of several placements: columns (P,).
 
     `goodput` in samples per second, 0 where no batch size is allowed.
@@ -91,7 +91,7 @@ class Best:
         return BatchPlan(local=int(self.local[index]), accumulation=int(self.accumulation[index]))
 
 
-def best(report: TrainingReport, nodes: ArrayLike, replicas: ArrayLike) -> Best:
+def best(report: TrainingReport, nodes: ArrayLike, replicas: ArrayLike) -> BestBatch:
     """The batch size of most goodput for each placement (`nodes`, `replicas`: (P,)).
 
     Total batch sizes are tried in geometric steps from the initial one to the largest; what does
@@ -109,4 +109,4 @@ def best(report: TrainingReport, nodes: ArrayLike, replicas: ArrayLike) -> Best:
     found = goodput(report, across, count, local, passes)
     found = np.where((batches.least_local <= local) & (local <= batches.most_local), found, 0.0)
     rows, columns = np.argmax(found, axis=0), np.arange(len(count))
-    return Best(found[rows, columns], local[rows, columns], passes[rows, columns])
+    return BestBatch(found[rows, columns], local[rows, columns], passes[rows, columns])

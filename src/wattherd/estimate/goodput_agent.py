@@ -18,7 +18,7 @@ from wattherd.model.training import BatchRange, StepTime, TrainingReport
 
 
 @dataclass(slots=True)
-class Agent:
+class GoodputAgent:
     """One job's agent, on an application with these batch sizes; knows nothing at first."""
 
     application: Application

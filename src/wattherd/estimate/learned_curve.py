@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GpuModel
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import JobCurve, Point
+from wattherd.estimate.measured_curve import JobCurve, MeasuredPoint
 from wattherd.estimate.power_curve import PRIOR_EXPONENT, PowerCurve, concave_hull
 
 # --- Isotonic regression: the nearest sequence that never falls, by pool adjacent violators.
@@ -243,12 +243,12 @@ class LearnedCurve:
         last = len(doubt) - 1 - int(np.argmax(doubt[::-1]))
         return self.prior.caps_w[last]
 
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[MeasuredPoint, ...]:
         """Cap, watts and rate at every cap, by cap; neither watts nor rate ever falls."""
         rates = np.exp(_rising(self.rate))
         watts = np.exp(_rising(self.watts))
         return tuple(
-            Point(cap, float(drawn), float(rate))
+            MeasuredPoint(cap, float(drawn), float(rate))
             for cap, drawn, rate in zip(self.prior.caps_w, watts, rates, strict=True)
         )
 

@@ -20,7 +20,7 @@ Factor = Callable[[str, Iterable[Device]], float]
 """Speed of a profile on devices, relative to the best placement of as many."""
 
 
-class Reach(IntEnum):
+class GangReach(IntEnum):
     """How far apart the devices of a gang are, nearest first."""
 
     DEVICE = 0
@@ -38,10 +38,10 @@ class Sensitivity:
     A reach without a figure counts like the next nearer one.
     """
 
-    kept: Mapping[Reach, float] = field(default_factory=dict)
+    kept: Mapping[GangReach, float] = field(default_factory=dict)
     source: str = ""
 
-    def factor(self, reach: Reach) -> float:
+    def factor(self, reach: GangReach) -> float:
         """The figure for the farthest known reach up to this one; 1 if there is none."""
         known = [one for one in self.kept if one <= reach]
         return self.kept[max(known)] if known else 1.0
@@ -51,7 +51,7 @@ class Sensitivity:
 
         Tiresias (NSDI'19) consolidates such jobs only and lets others spread.
         """
-        return self.factor(Reach.BEYOND) < (1 - loss) * self.factor(Reach.NODE)
+        return self.factor(GangReach.BEYOND) < (1 - loss) * self.factor(GangReach.NODE)
 
 
 INSENSITIVE = Sensitivity()
@@ -62,11 +62,11 @@ _GANDIVA = "2 P100s, on two sockets over under one switch (Gandiva, OSDI'18, fig
 
 
 def _apart(kept: float, batch: int, source: str) -> Sensitivity:
-    return Sensitivity({Reach.RACK: kept}, f"batch {batch}, {source}")
+    return Sensitivity({GangReach.RACK: kept}, f"batch {batch}, {source}")
 
 
 SENSITIVITIES: Mapping[str, Sensitivity] = {
-    "vgg16": Sensitivity({Reach.NODE: 0.6}, _GANDIVA),
+    "vgg16": Sensitivity({GangReach.NODE: 0.6}, _GANDIVA),
     "resnet18": _apart(0.353, 16, _GAVEL),
     "resnet50": _apart(0.867, 64, _GAVEL),
     "transformer": _apart(0.441, 64, _GAVEL),
@@ -101,10 +101,10 @@ def measured(table: ThroughputTable, worker_type: str, kind: str, scale: int) ->
         return INSENSITIVE
     kept = table.spread_rate(worker_type, kind, scale) / together
     source = f"{scale} {worker_type}, on several servers over on one (measured throughputs)"
-    return Sensitivity({Reach.RACK: kept}, source)
+    return Sensitivity({GangReach.RACK: kept}, source)
 
 
-def reach_of(topology: Topology, devices: Iterable[Device]) -> Reach:
+def reach_of(topology: Topology, devices: Iterable[Device]) -> GangReach:
     """How far apart devices are.
 
     Within a node the level above the GPU is the switch, all further ones below the node are
@@ -115,13 +115,13 @@ def reach_of(topology: Topology, devices: Iterable[Device]) -> Reach:
     """
     met = topology.meets(devices)
     if met is None:
-        return Reach.BEYOND
+        return GangReach.BEYOND
     chain, level = met
     if level == 0:
-        return Reach.DEVICE
+        return GangReach.DEVICE
     if level >= chain.node_level:
-        return (Reach.NODE, Reach.RACK, Reach.BEYOND)[min(level - chain.node_level, 2)]
-    return Reach.SWITCH if level == 1 else Reach.SOCKET
+        return (GangReach.NODE, GangReach.RACK, GangReach.BEYOND)[min(level - chain.node_level, 2)]
+    return GangReach.SWITCH if level == 1 else GangReach.SOCKET
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from wattherd.errors import UserError
 from wattherd.units import show_joules
 
 
-class Count(StrEnum):
+class CountedWatts(StrEnum):
     """Which watts of a point count against a budget: what was drawn, or what was allowed."""
 
     DRAW = "draw"
@@ -48,7 +48,7 @@ class JobSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredPoint:
     """Under this cap (and in this setting) the job drew `power_w` and worked at `rate`."""
 
     cap_w: float
@@ -71,7 +71,7 @@ class JobCurve:
     """
 
     job: str
-    points: tuple[Point, ...]
+    points: tuple[MeasuredPoint, ...]
     weight: float = 1.0
     devices: int = 1
     domain: str = ""
@@ -118,18 +118,18 @@ class JobCurve:
                 hint="raise the budget or shorten the job",
             )
 
-    def _above_floor(self) -> list[Point]:
+    def _above_floor(self) -> list[MeasuredPoint]:
         return [point for point in self.points if point.cap_w >= self.floor_w]
 
-    def _energy_of(self, point: Point) -> float:
+    def _energy_of(self, point: MeasuredPoint) -> float:
         return point.power_w * (self.work or 0.0) / point.rate
 
-    def energy_j(self, point: Point) -> float | None:
+    def energy_j(self, point: MeasuredPoint) -> float | None:
         """What the remaining work takes at a point, None where it is not known."""
         return None if self.work is None else self._energy_of(point)
 
     @property
-    def allowed(self) -> list[Point]:
+    def allowed(self) -> list[MeasuredPoint]:
         """Points at or above the floor at which the remaining work keeps its energy budget.
 
         The draw counts that was measured, whatever is counted against power budgets.
@@ -149,11 +149,13 @@ class JobCurve:
         """The highest rate measured."""
         return max(point.rate for point in self.points)
 
-    def watts(self, point: Point, count: Count) -> float:
+    def watts(self, point: MeasuredPoint, count: CountedWatts) -> float:
         """What a point counts against a budget."""
-        return point.power_w if count is Count.DRAW else point.cap_w * self.devices
+        return point.power_w if count is CountedWatts.DRAW else point.cap_w * self.devices
 
-    def choices(self, count: Count, *, paused_w: float | None = None) -> tuple[CurveChoice, ...]:
+    def choices(
+        self, count: CountedWatts, *, paused_w: float | None = None
+    ) -> tuple[CurveChoice, ...]:
         """Allowed points that no other beats in both watts and rate, by watts.
 
         Their value is weight x rate / best rate. `paused_w` adds a pause that draws as much and is
@@ -176,4 +178,4 @@ class CurveChoice:
 
     watts: float
     value: float
-    point: Point | None
+    point: MeasuredPoint | None

@@ -90,7 +90,7 @@ class CoreCurves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class FittedRanges:
     """The ranges a model was fitted on, inclusive."""
 
     workers: tuple[int, int]
@@ -108,7 +108,7 @@ class SpeedModel:
 
     theta: tuple[float, ...]
     batch: int
-    sampled: Sampled
+    sampled: FittedRanges
     curves: CoreCurves = CoreCurves()
 
     def step_s(self, shape: JobShape) -> float:
@@ -168,7 +168,9 @@ def fit_speed(
     return SpeedModel(
         theta=tuple(theta.tolist()),
         batch=batch,
-        sampled=Sampled(workers=(min(workers), max(workers)), servers=(min(servers), max(servers))),
+        sampled=FittedRanges(
+            workers=(min(workers), max(workers)), servers=(min(servers), max(servers))
+        ),
         curves=known,
     )
 

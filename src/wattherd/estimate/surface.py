@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import JobCurve, JobSetting, Point
+from wattherd.estimate.measured_curve import JobCurve, JobSetting, MeasuredPoint
 from wattherd.estimate.power_curve import concave_hull
 
 
-class Value(StrEnum):
+class SurfaceGoal(StrEnum):
     """What a point of a surface is worth."""
 
     PROGRESS = "progress"
@@ -41,10 +41,10 @@ class SurfacePoint:
         """Targets reached per second."""
         return self.epochs_per_s / self.epochs_to_target
 
-    def point(self, value: Value) -> Point:
+    def point(self, value: SurfaceGoal) -> MeasuredPoint:
         """For an allocator."""
-        rate = self.progress_per_s if value is Value.PROGRESS else self.epochs_per_s
-        return Point(self.cap_w, self.power_w, rate, self.setting)
+        rate = self.progress_per_s if value is SurfaceGoal.PROGRESS else self.epochs_per_s
+        return MeasuredPoint(self.cap_w, self.power_w, rate, self.setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +82,14 @@ class Surface:
             raise UserError(problem, where=f"job {self.job}", field="batch_size", hint=known)
         return replace(self, points=kept)
 
-    def curve(self, value: Value = Value.PROGRESS) -> JobCurve:
+    def curve(self, value: SurfaceGoal = SurfaceGoal.PROGRESS) -> JobCurve:
         """Every way as a point of a curve, whose choices are the Pareto front."""
         return JobCurve(
             job=self.job, points=tuple(one.point(value) for one in self.points),
             weight=self.weight, devices=self.devices,
         )  # fmt: skip
 
-    def frontier(self, value: Value = Value.PROGRESS) -> tuple[SurfacePoint, ...]:
+    def frontier(self, value: SurfaceGoal = SurfaceGoal.PROGRESS) -> tuple[SurfacePoint, ...]:
         """Corners of the concave hull of (watts, worth), from the least watts up."""
         found: dict[float, tuple[float, SurfacePoint]] = {}
         for one in self.points:

@@ -47,7 +47,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class SpectrumBand:
     """One band of the spectrum, seen up to `seen_to_hz`.
 
     `rms_w` is the root of the variance in what is seen of it, None where sampling or averaging
@@ -62,7 +62,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class SwingComponent:
     """The strongest oscillation: its frequency, its height from trough to crest, its part of all.
 
     `swing_w` is put right for the meter's averaging.
@@ -96,8 +96,8 @@ class Swing:
     ramp_s: float
     ramp_up_w_s: float
     ramp_down_w_s: float
-    strongest: Component | None
-    bands: tuple[Band, ...]
+    strongest: SwingComponent | None
+    bands: tuple[SpectrumBand, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ def _ranges(watts: Floats, size: int) -> Floats:
     return np.asarray(windows.max(axis=1) - windows.min(axis=1))
 
 
-def _strongest(spectrum: Spectrum, seen_hz: float, averaged_s: float) -> Component | None:
+def _strongest(spectrum: Spectrum, seen_hz: float, averaged_s: float) -> SwingComponent | None:
     """The highest peak among what can be seen; Hann's window spreads it over three bins."""
     seen = spectrum.frequency_hz <= seen_hz
     total = float(spectrum.density.sum())
@@ -230,7 +230,7 @@ def _strongest(spectrum: Spectrum, seen_hz: float, averaged_s: float) -> Compone
     step_hz = float(spectrum.frequency_hz[0])
     variance = float(weight.sum()) * step_hz
     kept = float(response(frequency_hz, averaged_s))
-    return Component(
+    return SwingComponent(
         frequency_hz=frequency_hz,
         swing_w=2.0 * float(np.sqrt(2.0 * variance)) / kept,
         share=float(weight.sum()) / total,
@@ -239,18 +239,18 @@ def _strongest(spectrum: Spectrum, seen_hz: float, averaged_s: float) -> Compone
 
 def _band(
     spectrum: Spectrum, low_hz: float, high_hz: float, seen_hz: float, averaged_s: float
-) -> Band:
+) -> SpectrumBand:
     """A band as far as it is seen."""
     inside = (spectrum.frequency_hz >= low_hz) & (spectrum.frequency_hz < high_hz)
     inside &= spectrum.frequency_hz <= seen_hz
     total = float(spectrum.density.sum())
     if not inside.any():
-        return Band(low_hz=low_hz, high_hz=high_hz, seen_to_hz=None, rms_w=None, share=None)
+        return SpectrumBand(low_hz=low_hz, high_hz=high_hz, seen_to_hz=None, rms_w=None, share=None)
     step_hz = float(spectrum.frequency_hz[0])
     kept = np.square(response(spectrum.frequency_hz[inside], averaged_s))
     variance = float((spectrum.density[inside] / kept).sum()) * step_hz
     share = float(spectrum.density[inside].sum()) / total if total > 0.0 else 0.0
-    return Band(
+    return SpectrumBand(
         low_hz=low_hz,
         high_hz=high_hz,
         seen_to_hz=min(high_hz, seen_hz),

@@ -2,7 +2,7 @@
 
 A line does one thing at a time and keeps the newest of the orders that wait for it: an order that
 was overtaken by a newer one is never carried out. All lines share the few threads of
-`devices.wire.asking`.
+`devices.wire.cooperative_io`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class InstrumentLine(Generic[T]):
     answer: InstrumentAnswer[T] | None = None
     failure: Exception | None = None
     """What an instrument's driver ended in last, where it should have told of trouble."""
-    sharing: asking.Sharing | None = None
+    sharing: cooperative_io.RoundQuestions | None = None
     """The rest is under the lock of all lines."""
     wanted: bool = False
     next_order: Callable[[], None] | None = None
@@ -86,7 +86,7 @@ class InstrumentLine(Generic[T]):
         """Do what is to be done, in the asking thread."""
         while (turn := self._turn()) is not None:
             try:
-                said = await asking.run(turn, self.sharing)
+                said = await cooperative_io.run(turn, self.sharing)
             except Exception as error:  # noqa: BLE001 - a driver's fault is that of one line
                 self.failure = error
             else:
@@ -100,7 +100,7 @@ class InstrumentLine(Generic[T]):
                 self.answer = InstrumentAnswer(turn(), time.monotonic())
             except Exception as error:  # noqa: BLE001 - a driver's fault is that of one line
                 self.failure = error
-            self.slow = time.monotonic() - began_s > asking.SLOW_S
+            self.slow = time.monotonic() - began_s > cooperative_io.SLOW_S
 
     def _turn(self) -> Callable[[], T] | None:
         """What is to be done next; None once that is nothing, which those who wait are told."""
@@ -140,23 +140,23 @@ class _Awaited:
 
 def poll_all(lines: Iterable[InstrumentLine[Any]]) -> None:
     """Ask them all once more, as one round, but for those that are still at it."""
-    round_, beginning = asking.Sharing(), []
+    round_, beginning = cooperative_io.RoundQuestions(), []
     with _changing:
         for line in lines:
             if line.begins():
                 line.wanted, line.sharing = True, round_
                 beginning.append(line)
     _begin(beginning)
-    asking.tend()
+    cooperative_io.tend()
 
 
 def _begin(lines: Sequence[InstrumentLine[Any]]) -> None:
     concurrent = [line.serve_aside for line in lines if line.concurrent]
     if concurrent:
-        asking.begin(concurrent)
+        cooperative_io.begin(concurrent)
     for line in lines:
         if not line.concurrent:
-            asking.block(line.serve_blocking, slow=line.slow)
+            cooperative_io.block(line.serve_blocking, slow=line.slow)
 
 
 def wait_for(lines: Iterable[InstrumentLine[Any]], until_s: float) -> bool:

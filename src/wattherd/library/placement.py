@@ -13,11 +13,11 @@ from wattherd.catalog.cpus import CPUS
 from wattherd.catalog.gpus import GPUS
 from wattherd.experiments.placement.pack import Experiment, MeasuredPack, document, run_all
 from wattherd.experiments.placement.policies import place_policy
-from wattherd.library.given import Source, input_file
+from wattherd.library.inputs import Source, input_file
 from wattherd.library.table import Cell, Table
 from wattherd.report.page import write_report
 from wattherd.store.run_dir import PACK_FILE, RunDir
-from wattherd.workload.impossible import never_fits
+from wattherd.workload.impossible_requests import never_fits
 from wattherd.workload.openb import read_nodes, read_pods
 
 

@@ -21,7 +21,7 @@ from wattherd.experiments.schedule.run_files import keep_logs, keep_runs, run_do
 from wattherd.experiments.schedule.setup import setting_of
 from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
 from wattherd.experiments.schedule.workloads import TIMED
-from wattherd.library.given import Source, input_file
+from wattherd.library.inputs import Source, input_file
 from wattherd.library.table import Cell, Table
 from wattherd.report import theme
 from wattherd.report.charts import Chart
@@ -29,7 +29,7 @@ from wattherd.report.export import standalone
 from wattherd.report.page import write_report
 from wattherd.report.schedule_charts import sim_charts
 from wattherd.report.schedule_runs import load_sim
-from wattherd.sim import levels
+from wattherd.sim import usage_levels
 from wattherd.spelling import hint_for
 from wattherd.store.run_dir import RunDir
 from wattherd.workload.scenario import Scenario, beside, load, validated
@@ -165,7 +165,7 @@ class Simulation:
     def power(self) -> Table:
         """Devices in use and watts over time: means and the peak of each step."""
         return Table.of_rows(
-            {"policy": run.policy, **_cells(levels.COLUMNS, row)}
+            {"policy": run.policy, **_cells(usage_levels.COLUMNS, row)}
             for run in self.runs
             if run.levels is not None
             for row in run.levels.rows()

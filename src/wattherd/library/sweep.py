@@ -20,7 +20,7 @@ from wattherd.experiments.sweep import fingerprint
 from wattherd.experiments.sweep.cell import ScheduleCell, grid
 from wattherd.experiments.sweep.kinds import SweepCell
 from wattherd.experiments.sweep.sweep import CellSweep, SweptCell, document
-from wattherd.library.given import Source, by_row, input_file
+from wattherd.library.inputs import Source, by_row, input_file
 from wattherd.library.progress import tracked
 from wattherd.library.simulation import Watts, budget_text
 from wattherd.library.table import Table

@@ -41,7 +41,7 @@ LEAST_NAMED = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class DrawLayer:
     """One job's watts (P,), or with `hue` None what belongs to no job."""
 
     name: str
@@ -50,7 +50,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class DrawMark:
     """Something that happened at a time of the picture; `lines` say what, `link` leads to more."""
 
     at: float
@@ -73,12 +73,12 @@ class DrawPicture:
 
     at: Floats
     unit: str
-    layers: Sequence[Layer]
+    layers: Sequence[DrawLayer]
     most_w: Floats
     budget_w: Floats
     estimated: bool
     until: float
-    marks: Sequence[Mark] = ()
+    marks: Sequence[DrawMark] = ()
 
     @property
     def over(self) -> NDArray[np.bool_]:
@@ -174,7 +174,9 @@ def _areas(plot: DrawPicture, x: Scale, y: Scale, frame: Frame) -> Iterator[Elem
         below = above
 
 
-def _name(layer: Layer, below: Floats, above: Floats, y: Scale, frame: Frame) -> Iterator[Element]:
+def _name(
+    layer: DrawLayer, below: Floats, above: Floats, y: Scale, frame: Frame
+) -> Iterator[Element]:
     """Its name where the layer is thickest, if it fits in there."""
     at = int(np.argmax(_smooth(layer.watts)))
     height = y(float(below[at])) - y(float(above[at]))

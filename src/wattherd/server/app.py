@@ -33,8 +33,8 @@ from wattherd.server.auth.tokens import FILE, TokenFile
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.site.site import LiveSite
 from wattherd.server.web import single_sign_on
+from wattherd.server.web.page_source import scene_of
 from wattherd.server.web.pages import add_pages
-from wattherd.server.web.scene import scene_of
 
 
 def desk_of(config: ServeConfig, limits: ConnectionLimits | None = None) -> AccessDesk:

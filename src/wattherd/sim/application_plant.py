@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.estimate.application import Application, BatchPlan
-from wattherd.estimate.goodput_agent import Agent
+from wattherd.estimate.goodput_agent import GoodputAgent
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import (
     Event,
@@ -39,7 +39,7 @@ class _Run:
 
     spec: JobSpec
     application: Application
-    agent: Agent | None
+    agent: GoodputAgent | None
     nodes: tuple[int, ...] = ()
     placement: tuple[int, ...] = ()
     attempt: int = 0
@@ -139,7 +139,7 @@ class ApplicationPlant:
 
 
 def _first_run(spec: JobSpec, application: Application) -> _Run:
-    return _Run(spec, application, Agent(application) if spec.batch_size is None else None)
+    return _Run(spec, application, GoodputAgent(application) if spec.batch_size is None else None)
 
 
 def _plan(run: _Run) -> BatchPlan:

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class ChurnRequest:
     """A request that arrives at `at_s` and, if it finds room, stays for `stay_s`."""
 
     request: Request
@@ -32,7 +32,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class ChurnTimeline:
     """State after each of E events (arrivals and departures), and each visit's fate (V,)."""
 
     time_s: Floats
@@ -61,7 +61,7 @@ def steady_visits(
     load: float,
     arrivals: int,
     rng: Generator,
-) -> list[Visit]:
+) -> list[ChurnRequest]:
     """A cluster in full swing, then Poisson arrivals that keep offering `load` of its GPUs.
 
     The visits present at the start are drawn as a random moment would find them: each kind in
@@ -80,7 +80,7 @@ def steady_visits(
     at_s = np.concatenate([np.zeros(len(present)), later_s]).tolist()
     stay_s = np.concatenate([left_s, stays_s[picks]]).tolist()
     return [
-        Visit(request=requests[row], at_s=at, stay_s=stay)
+        ChurnRequest(request=requests[row], at_s=at, stay_s=stay)
         for row, at, stay in zip(rows, at_s, stay_s, strict=True)
     ]
 
@@ -94,7 +94,7 @@ def _residents(milli: Floats, stays_s: Floats, demand_milli: float, rng: Generat
     return np.asarray(drawn[:count], dtype=np.int64)
 
 
-def churn(placer: Placer, visits: Sequence[Visit]) -> Timeline:
+def churn(placer: Placer, visits: Sequence[ChurnRequest]) -> ChurnTimeline:
     """Admit `visits` (ascending in time) as they come; pods leave when their stay is over.
 
     A pod that finds no room is lost, as in the published experiments. At equal times departures
@@ -120,7 +120,7 @@ def churn(placer: Placer, visits: Sequence[Visit]) -> Timeline:
             heapq.heappush(leaving, (visit.at_s + visit.stay_s, number, allocation))
         note(visit.at_s)
     table = np.array(events)
-    return Timeline(
+    return ChurnTimeline(
         time_s=table[:, 0],
         used_milli=table[:, 1].astype(np.int64),
         fragment_milli=table[:, 2],

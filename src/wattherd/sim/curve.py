@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.sim.pack import Steps
+from wattherd.sim.pack import PackingSteps
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class LoadCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class LoadGrid:
     """At arrived fractions `x`: allocated over arrived GPU demand, and watts."""
 
     x: Floats
@@ -42,7 +42,7 @@ class Grid:
     gpu_w: Floats
 
 
-def binned(steps: Steps, capacity_milli: int, *, load: float) -> LoadCurve:
+def binned(steps: PackingSteps, capacity_milli: int, *, load: float) -> LoadCurve:
     """Means per percent of arrived load, rounded as the published result files are.
 
     Every step's percentages are rounded to two decimals first, the step belongs to the bin that
@@ -79,7 +79,7 @@ def _bin_means(values: Floats, bins: NDArray[np.int64], count: int) -> Floats:
     return means
 
 
-def gridded(steps: Steps, capacity_milli: int, *, until: float = 1.0) -> Grid:
+def gridded(steps: PackingSteps, capacity_milli: int, *, until: float = 1.0) -> LoadGrid:
     """Linear interpolation over the arrived fraction, from the first step to `until`.
 
     Steps that bring no GPU demand share an arrived fraction; the first of them counts, which
@@ -93,7 +93,7 @@ def gridded(steps: Steps, capacity_milli: int, *, until: float = 1.0) -> Grid:
     def column(values: Floats) -> Floats:
         return np.asarray(np.interp(x, arrived / capacity_milli, values), dtype=np.float64)
 
-    return Grid(
+    return LoadGrid(
         x=x,
         grar=column(grar),
         power_w=column(steps.power_w[first]),

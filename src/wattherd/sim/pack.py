@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class PackingSteps:
     """What was true after each of n arrivals.
 
     Arrays of length n: cumulative arrived and used milli-GPU, fragment in milli-GPU, and
@@ -53,7 +53,7 @@ class PackingRun:
     """The decisions of one run (None where a request found no room) and their measured steps."""
 
     decisions: list[Allocation | None]
-    steps: Steps
+    steps: PackingSteps
 
     @property
     def placed(self) -> int:
@@ -77,7 +77,7 @@ def pack(placer: Placer, requests: Sequence[Request], decide: Decide | None = No
         arrived += request.total_gpu_milli
         milli[:, step] = arrived, state.used_gpu_milli
         measured[:, step] = state.fragment_gpu_milli, state.cpu_power_w, state.gpu_power_w
-    steps = Steps(
+    steps = PackingSteps(
         arrived_milli=milli[0],
         used_milli=milli[1],
         fragment_milli=measured[0],

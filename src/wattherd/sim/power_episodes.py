@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wattherd.policy.power.bidder import IDLE_PART, Knowledge
+from wattherd.policy.power.bidder import IDLE_PART, BidderInputs
 from wattherd.policy.power.choices import Bools, Floats
 from wattherd.policy.power.proposal import kept_part
 
@@ -119,10 +119,10 @@ class Episodes:
         floors_w = (self.jobs.floor_w * self.running).sum(axis=1)
         return np.asarray(self.budget_w - floors_w)
 
-    def known(self) -> Knowledge:
+    def known(self) -> BidderInputs:
         """What a policy may know."""
         jobs = self.jobs
-        return Knowledge(
+        return BidderInputs(
             exponent=np.clip(self._evidence / self._mass, 0.05, 0.95),
             doubt=1.0 / np.sqrt(self._mass),
             remaining_s=self.left_s,

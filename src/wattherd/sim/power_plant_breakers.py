@@ -18,7 +18,7 @@ from wattherd.engine.safety.contract import Breaker, Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TripEdge:
     """One edge of a band: the multiple carried for ever, K in seconds, the magnetic multiple."""
 
     carried: float
@@ -39,19 +39,19 @@ class Edge:
         return self.constant_s / over if over > 0 else np.inf
 
 
-def _through(low: tuple[float, float], high: tuple[float, float], magnetic: float) -> Edge:
+def _through(low: tuple[float, float], high: tuple[float, float], magnetic: float) -> TripEdge:
     """The edge through two points (multiple, seconds)."""
     (m1, t1), (m2, t2) = low, high
     carried_2 = (t1 * m1**2 - t2 * m2**2) / (t1 - t2)
-    return Edge(float(np.sqrt(carried_2)), t2 * (m2**2 - carried_2), magnetic)
+    return TripEdge(float(np.sqrt(carried_2)), t2 * (m2**2 - carried_2), magnetic)
 
 
 @dataclass(frozen=True, slots=True)
 class TripBand:
     """Between which edges a breaker trips."""
 
-    early: Edge
-    late: Edge
+    early: TripEdge
+    late: TripEdge
 
 
 def _iec(magnetic_early: float, magnetic_late: float) -> TripBand:
@@ -70,7 +70,7 @@ BANDS: Mapping[str, TripBand] = {
     # UL 489, 51 to 100 A: 100 % is carried, 135 % trips within two hours, 200 % within six minutes.
     # The standard has no early edge; 20 s at 200 % is that of common moulded cases.
     "ul-489": TripBand(
-        early=Edge(1.0, 60.0, 5.0), late=_through((1.35, 7200.0), (2.0, 360.0), 10.0)
+        early=TripEdge(1.0, 60.0, 5.0), late=_through((1.35, 7200.0), (2.0, 360.0), 10.0)
     ),
 }
 """Bands by the names of their standards and types."""
@@ -78,5 +78,5 @@ BANDS: Mapping[str, TripBand] = {
 
 def band_of(breaker: Breaker) -> TripBand:
     """No band: exactly the curve that the controller is told."""
-    edge = Edge(1.0, breaker.constant_s)
+    edge = TripEdge(1.0, breaker.constant_s)
     return TripBand(early=edge, late=edge)

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from wattherd.errors import UserError
 from wattherd.store.database import Database
-from wattherd.store.journal import COMPACTED, Base, digest_of, put_fact
+from wattherd.store.journal import COMPACTED, JournalBase, digest_of, put_fact
 from wattherd.store.tables import (
     ANSWERS,
     AUDIT,
@@ -137,7 +137,7 @@ def bring_in(database: Database, paths: Sequence[Path]) -> Dumped:
             raise UserError("is not empty", where=database.url, hint=hint)
         for table in TABLES:
             connection.execute(table.delete())
-        end = Base()
+        end = JournalBase()
         for number, path in enumerate(paths):
             least = json.loads(begins)["seq"] if begins else 1
             end = _bring_in(connection, path, end, first=number == 0, least=least)
@@ -153,7 +153,9 @@ def bring_in(database: Database, paths: Sequence[Path]) -> Dumped:
     return Dumped(rows, end.before)
 
 
-def _bring_in(connection: sa.Connection, path: Path, end: Base, *, first: bool, least: int) -> Base:
+def _bring_in(
+    connection: sa.Connection, path: Path, end: JournalBase, *, first: bool, least: int
+) -> JournalBase:
     """Add a file to what earlier ones brought: entries from `least` on, before `end.seq`."""
     lines = _lines(path)
     expected = _head(next(lines, None), path)
@@ -179,7 +181,7 @@ def _bring_in(connection: sa.Connection, path: Path, end: Base, *, first: bool, 
 class _Chain:
     """Checks that entries follow each other, and leaves out those that are there already."""
 
-    def __init__(self, path: Path, end: Base, *, first: bool) -> None:
+    def __init__(self, path: Path, end: JournalBase, *, first: bool) -> None:
         self.end = end
         self.lowest = end.seq
         """The first entry of the file, or where it would go on."""
@@ -188,7 +190,7 @@ class _Chain:
     def wants(self, name: str, row: dict[str, Any]) -> bool:
         """Whether a row is new; other tables are replaced by what a later file says."""
         if name == FACTS.name and row["name"] == COMPACTED and self._first:
-            self.end = Base(**json.loads(row["value"]))
+            self.end = JournalBase(**json.loads(row["value"]))
         if name != ENTRIES.name:
             return True
         self.lowest = min(self.lowest, row["seq"])
@@ -198,7 +200,7 @@ class _Chain:
         if row["seq"] != self.end.seq or digest != row["digest"]:
             problem = f"entry {row['seq']} does not follow entry {self.end.seq - 1}"
             raise UserError(problem, where=str(self._path), hint=_ORDER)
-        self.end = Base(row["seq"] + 1, digest)
+        self.end = JournalBase(row["seq"] + 1, digest)
         return True
 
 

@@ -29,7 +29,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
 COMMAND_TYPES: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
-class Recorded(Protocol):
+class RecordedRun(Protocol):
     """What a run leaves: its events and commands, each in order."""
 
     @property
@@ -70,7 +70,7 @@ def plain(one: Event | Command) -> dict[str, Any]:
     return {"type": type(one).__name__, **body}
 
 
-def write_log(path: Path, recorded: Recorded) -> None:
+def write_log(path: Path, recorded: RecordedRun) -> None:
     """Write the events of a run and the digest of its commands; equal runs give equal bytes.
 
     Raises:

@@ -23,7 +23,7 @@ from wattherd.store.event_log import event_of, plain
 from wattherd.store.head import HEAD_FACT, IDENTITY_FACT, Head, HeadFile
 from wattherd.store.tables import ENTRIES, FACTS
 
-__all__ = ["COMPACTED", "Base", "Journal", "in_folder"]
+__all__ = ["COMPACTED", "Journal", "JournalBase", "in_folder"]
 
 PAGE = 5_000
 RECENT = 20_000
@@ -34,7 +34,7 @@ COMPACTED = "compacted"
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class JournalBase:
     """The journal begins with entry `seq`, and the digest before it was `before`."""
 
     seq: int = 1
@@ -180,14 +180,14 @@ class Journal:
 
     # Entries ------------------------------------------------------------------------------------
 
-    def base(self) -> Base:
+    def base(self) -> JournalBase:
         """Where the journal begins.
 
         Raises:
             StoreFailure: it cannot be read.
         """
         found = self.known_fact(COMPACTED)
-        return Base() if found is None else Base(**json.loads(found))
+        return JournalBase() if found is None else JournalBase(**json.loads(found))
 
     def entries(self, after: int = 0) -> Iterator[JournalEntry]:
         """All entries with numbers above `after`, oldest first, checked as they are read.

@@ -13,7 +13,7 @@ from wattherd.engine.placement.placer import Placer
 from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.expected_packing import outlook_of
 from wattherd.estimate.node_power import power_columns
-from wattherd.estimate.target import Target, target_workload
+from wattherd.estimate.target_workload import TargetWorkload, target_workload
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.request import Request
 from wattherd.policy.place.contract import Scorer
@@ -70,7 +70,7 @@ def exclusive(cpu_milli: int, gpus: int, *models: str, memory_mib: int = 0) -> R
     )
 
 
-def a_target(history: Iterable[Request], cluster: ClusterSpec) -> Target:
+def a_target(history: Iterable[Request], cluster: ClusterSpec) -> TargetWorkload:
     """The target workload of `history` on `cluster`."""
     return target_workload(history, cluster.gpu_models)
 

@@ -24,7 +24,7 @@ from wattherd.devices.meters.registry import Maker
 from wattherd.devices.wire.clock import SYSTEM
 from wattherd.devices.wire.uri import parse
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
-from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.command import Command, FinishJob
 from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
@@ -55,7 +55,7 @@ def _require(holds: object, problem: str) -> None:
 
 
 def check_scheduler(
-    make: Callable[[Given], Planner | BuiltScheduler],
+    make: Callable[[SchedulerContext], Planner | BuiltScheduler],
     *,
     seeds: Iterable[int] = SEEDS,
     restarts: int = 50,
@@ -91,12 +91,12 @@ def check_scheduler(
 _JOBS = 14
 
 
-def _story(make: Callable[[Given], Planner | BuiltScheduler], seed: int) -> Story:
+def _story(make: Callable[[SchedulerContext], Planner | BuiltScheduler], seed: int) -> Story:
     draw = random.Random(seed)  # noqa: S311 - a sample, no secret
     cluster = t4_nodes(*draw.choice([(4, 4), (2, 8, 4), (8,), (1, 2, 4)]))
     widest = max(node.gpu_count for node in cluster.nodes)
     jobs = _jobs(draw, widest)
-    made = make(Given(jobs=ReadJobs(specs=tuple(jobs)), cluster=cluster, seed=seed))
+    made = make(SchedulerContext(jobs=ReadJobs(specs=tuple(jobs)), cluster=cluster, seed=seed))
     built = made if isinstance(made, BuiltScheduler) else BuiltScheduler(planner=made)
     whole_w = sum(70.0 * node.gpu_count for node in cluster.nodes)
     events: list[Event] = [

@@ -36,8 +36,8 @@ from wattherd.workload.ps_jobs import (
     slow_noise,
     speed_of,
 )
+from wattherd.workload.random_streams import stream
 from wattherd.workload.source import opened
-from wattherd.workload.streams import stream
 from wattherd.workload.table import Layout, rows
 
 LAYOUT = Layout(

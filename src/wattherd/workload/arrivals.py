@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import TracePod
+from wattherd.workload.random_streams import stream
 from wattherd.workload.source import opened, shown
-from wattherd.workload.streams import stream
 
 MAX_ARRIVALS = 10_000_000
 MAX_LOAD = 1000

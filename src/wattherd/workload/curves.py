@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import JobCurve, Point
+from wattherd.estimate.measured_curve import JobCurve, MeasuredPoint
 from wattherd.spelling import hint_for
 from wattherd.workload.cells import CellPlace
 from wattherd.workload.table import Layout, finite, rows
@@ -57,7 +57,7 @@ class _Row:
     """One point of a job as read."""
 
     job: str
-    point: Point
+    point: MeasuredPoint
     place: CellPlace
     whole: _Whole = _Whole()
 
@@ -65,7 +65,7 @@ class _Row:
 @dataclass(slots=True)
 class _Job:
     first: _Row
-    points: dict[float, Point] = field(default_factory=dict)
+    points: dict[float, MeasuredPoint] = field(default_factory=dict)
 
 
 def read_curves(path: Path, kind: str = "native") -> tuple[JobCurve, ...]:
@@ -146,7 +146,7 @@ def _zeus(path: Path) -> Iterator[_Row]:
     for line, cells in rows(path, ZEUS):
         *names, cap, seconds, power = (cell.strip() for cell in cells)
         epoch_s = _positive(path, line, "time_per_epoch", seconds)
-        point = Point(
+        point = MeasuredPoint(
             _positive(path, line, "power_limit", cap),
             _positive(path, line, "average_power", power),
             1 / epoch_s,
@@ -160,7 +160,7 @@ def _emerald(path: Path) -> Iterator[_Row]:
         job, cap, rate, total, each = (cell.strip() for cell in cells)
         total_w = _positive(path, line, "total GPU power", total)
         devices = round(total_w / _positive(path, line, "power per GPU", each))
-        point = Point(
+        point = MeasuredPoint(
             _positive(path, line, "GPU power cap", cap),
             total_w,
             _positive(path, line, "throughput", rate),
@@ -175,8 +175,8 @@ FORMATS: Mapping[str, Callable[[Path], Iterator[_Row]]] = {
 }
 
 
-def _point(path: Path, line: int, cap: str, power: str, rate: str) -> Point:
-    return Point(
+def _point(path: Path, line: int, cap: str, power: str, rate: str) -> MeasuredPoint:
+    return MeasuredPoint(
         _positive(path, line, "cap_w", cap),
         _positive(path, line, "power_w", power),
         _positive(path, line, "rate", rate),

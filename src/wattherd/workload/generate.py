@@ -32,7 +32,7 @@ from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.request import Request, TracePod
 from wattherd.workload import published
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 from wattherd.workload.table import MAX_ROWS
 
 # Pods per 8152 with a request of (CPU milli, GPUs, milli per GPU). The first rows of the sharing

@@ -19,7 +19,7 @@ from numpy.random import Generator
 
 from wattherd.errors import UserError
 from wattherd.model.job import JobSpec, workers
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 SHARES = (0.0, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
 

@@ -33,14 +33,14 @@ _RESULTS = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class HkbuCard:
     """Base clocks in MHz: what relative clocks are relative to."""
 
     core_mhz: float
     memory_mhz: float
 
 
-CARDS = {"gtx2070s": Card(1880, 6300), "gtx1080ti": Card(1800, 5000)}
+CARDS = {"gtx2070s": HkbuCard(1880, 6300), "gtx1080ti": HkbuCard(1800, 5000)}
 """As the authors' documentation gives them."""
 
 
@@ -59,7 +59,7 @@ class PublishedRun:
     total_j: float
 
 
-def read_kernels(path: Path, card: Card) -> dict[str, MeasuredKernel]:
+def read_kernels(path: Path, card: HkbuCard) -> dict[str, MeasuredKernel]:
     """Every measured kernel, by name.
 
     Raises:
@@ -76,7 +76,7 @@ def read_kernels(path: Path, card: Card) -> dict[str, MeasuredKernel]:
 
 
 def _measured(
-    points: np.ndarray[tuple[int, int], np.dtype[np.float64]], card: Card
+    points: np.ndarray[tuple[int, int], np.dtype[np.float64]], card: HkbuCard
 ) -> MeasuredKernel:
     return MeasuredKernel(
         core=points[:, 0] / card.core_mhz,

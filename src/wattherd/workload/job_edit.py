@@ -11,16 +11,16 @@ from wattherd import units
 from wattherd.model.event import ArrayLimited, JobEdited
 from wattherd.workload.job_array import MOST_INDEX
 from wattherd.workload.job_file import Level, begin_as_written, priority_of
-from wattherd.workload.job_parts import MOST_DEVICES, MOST_NAME, Strict, Time, WidthRange
+from wattherd.workload.job_parts import MOST_DEVICES, MOST_NAME, StrictModel, Time, WidthRange
 
 
-class EditedTime(Strict):
+class EditedTime(StrictModel):
     """The part of `time` that may be changed."""
 
     limit: Time
 
 
-class JobEdit(Strict):
+class JobEdit(StrictModel):
     """Fields of a job file with their new values; those that are left out stay as they are."""
 
     priority: Level | None = None

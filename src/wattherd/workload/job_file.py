@@ -50,7 +50,7 @@ from wattherd.workload.job_parts import (
     PowerSpec,
     RoleSpec,
     Size,
-    Strict,
+    StrictModel,
     Text,
     Time,
     TimeSpec,
@@ -126,7 +126,7 @@ MOST_TOLD = 100
 HINT = "see docs/reference/job-yaml.md"
 
 
-class JobFile(Strict):
+class JobFile(StrictModel):
     """A job as its user describes it."""
 
     name: str = Field(default="", max_length=80, pattern=r"^[\w.-]*$")

@@ -75,13 +75,13 @@ def none_of(
     return Field(default_factory=kind, description=description, json_schema_extra=shown, **more)
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Refuses fields that it does not know."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class WidthRange(Strict):
+class WidthRange(StrictModel):
     """From so many devices to so many: the job is elastic."""
 
     min: int = Field(ge=1, le=MOST_DEVICES)
@@ -106,7 +106,7 @@ def no_number(time: Any) -> Any:
     return time
 
 
-class TimeSpec(Strict):
+class TimeSpec(StrictModel):
     """How long it takes, may take, by when it is wanted, and whether it waits for cheap energy."""
 
     model_config = SHARED
@@ -133,7 +133,7 @@ class TimeSpec(Strict):
         return self
 
 
-class PowerSpec(Strict):
+class PowerSpec(StrictModel):
     """`cap: auto` leaves it to wattherd, a power fixes it, `off` forbids caps."""
 
     model_config = SHARED
@@ -143,7 +143,7 @@ class PowerSpec(Strict):
     profile: str = ""
 
 
-class AfterSpec(Strict):
+class AfterSpec(StrictModel):
     """Jobs whose end is waited for, by the end that is needed."""
 
     ok: list[str] = none_of(list, "these must succeed first")
@@ -155,7 +155,7 @@ class AfterSpec(Strict):
         return list(dict.fromkeys([*self.ok, *self.any, *self.notok]))
 
 
-class MicroSpec(Strict):
+class MicroSpec(StrictModel):
     """From so many samples at once to so many: halved from the most down."""
 
     min: int = Field(ge=1, le=MOST_COUNT)
@@ -173,7 +173,7 @@ class MicroSpec(Strict):
         return tuple(size for size in halves if size >= self.min)
 
 
-class BatchSpec(Strict):
+class BatchSpec(StrictModel):
     """How a job may be told to train: `global` samples a step stay, `micro` at once may vary."""
 
     global_: int = Field(
@@ -190,7 +190,7 @@ class BatchSpec(Strict):
         return tuple(sorted(set(self.micro), reverse=True))
 
 
-class CheckpointSpec(Strict):
+class CheckpointSpec(StrictModel):
     """Where checkpoints are kept, how often they are written, and the grace for the last one."""
 
     model_config = SHARED
@@ -211,7 +211,7 @@ class CheckpointSpec(Strict):
         return self
 
 
-class ContainerSpec(Strict):
+class ContainerSpec(StrictModel):
     """An image that is run by docker or podman; by digest, unless `tag_allowed`."""
 
     image: str = Field(pattern=r"^[A-Za-z0-9][\w./:@-]*$")
@@ -244,7 +244,7 @@ class ContainerSpec(Strict):
         }
 
 
-class RoleSpec(Strict):
+class RoleSpec(StrictModel):
     """One kind of task, as OpenPAI has them."""
 
     run: str | Annotated[list[str], Field(min_length=1)]

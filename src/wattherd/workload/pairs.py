@@ -39,7 +39,7 @@ class SoloUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PairMeasurements:
     """Speeds of pairs, and the mean utilisation (0 to 1) of the GPU that a pair is on."""
 
     speeds: PairSpeeds
@@ -62,7 +62,7 @@ def read_alone(path: Path) -> dict[str, SoloUse]:
     return found
 
 
-def read_packed(path: Path) -> Packed:
+def read_packed(path: Path) -> PairMeasurements:
     """Pairs by the profiles of both.
 
     Raises:
@@ -75,7 +75,7 @@ def read_packed(path: Path) -> Packed:
         pair = _profile(cells[:4]), _profile(cells[5:9])
         speeds[pair] = _number(cells[4], where, "speed1"), _number(cells[9], where, "speed2")
         utilisation[pair] = _number(cells[10], where, "gpu_util", most=100.0) / 100
-    return Packed(PairSpeeds(speeds), utilisation)
+    return PairMeasurements(PairSpeeds(speeds), utilisation)
 
 
 def _profile(cells: tuple[str, ...]) -> str:

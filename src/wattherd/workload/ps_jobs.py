@@ -41,14 +41,14 @@ from wattherd.estimate.ps_job import LossKind, PsJob, TrueLoss
 from wattherd.estimate.speed import (
     CoreCurve,
     CoreCurves,
+    FittedRanges,
     Floats,
     JobShape,
-    Sampled,
     SpeedModel,
 )
 from wattherd.estimate.steps import LossCurve
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 SHAPES = (
     (2, 2, 1, 4, 583), (2, 2, 6, 24, 529), (2, 4, 1, 4, 497), (2, 2, 6, 56, 467),
@@ -146,7 +146,7 @@ class PsWorkload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class PsMix:
     """How much there is of what; `load` is of `gpus`."""
 
     jobs: int = 160
@@ -166,7 +166,7 @@ class Mix:
             raise UserError(f"load {self.load} is not positive", field="load")
 
 
-def generate(mix: Mix, seed: int) -> PsWorkload:
+def generate(mix: PsMix, seed: int) -> PsWorkload:
     """Draw a workload; the same seed gives the same work and arrivals whatever the mix."""
     shapes = [_shape(stream(seed, f"ps shape {number}")) for number in range(mix.jobs)]
     running_s = _quantiles(RUNNING_TIMES_S, stream(seed, "ps times").random(mix.jobs))
@@ -284,7 +284,7 @@ def speed_of(network: Network, shape: JobShape) -> SpeedModel:
             size_b / IN_NODE_B_PER_S,
         ),
         batch=network.batch * shape.devices,
-        sampled=Sampled(workers=(1, 64), servers=(0, 64)),
+        sampled=FittedRanges(workers=(1, 64), servers=(0, 64)),
         curves=CoreCurves(worker=_scaled(network.worker), server=_scaled(network.server)),
     )
 

@@ -13,8 +13,8 @@ import numpy as np
 from wattherd.estimate.curve_judge import MOST_POINTS, CurveJudge, CurveLook, Point, look, taught
 from wattherd.estimate.ps_job import PsJob
 from wattherd.estimate.speed import JobShape, PsBelief, SpeedModel, asked_shape, fit_speed
-from wattherd.workload.ps_jobs import Mix, PsWorkload, generate
-from wattherd.workload.streams import stream
+from wattherd.workload.ps_jobs import PsMix, PsWorkload, generate
+from wattherd.workload.random_streams import stream
 
 SAMPLE_NOISE = 0.05
 """Relative error of a step time measured over ten seconds."""
@@ -89,7 +89,7 @@ def _points(truth: PsJob, part: float, reports: float) -> list[Point]:
     return [(step, truth.loss.at(step)) for step in steps.tolist()]
 
 
-def judge_of_the_past(mix: Mix, seed: int, report_s: float) -> CurveJudge:
+def judge_of_the_past(mix: PsMix, seed: int, report_s: float) -> CurveJudge:
     """A judge taught by a workload of another seed, half of whose jobs tell."""
     past = generate(replace(mix, unpredictable=0.5, jobs=400), seed)
     looks = past_looks(past, stream(seed, "ps past"), report_s)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"decimals"})
@@ -29,9 +29,11 @@ class FileMeter:
         try:
             return MeterSample(round(float(self.path.read_text()), self.decimals))
         except OSError as error:
-            raise DeviceError(Trouble.UNREACHABLE, f"{self.path}: {error.strerror}") from None
+            raise DeviceError(
+                DeviceErrorKind.UNREACHABLE, f"{self.path}: {error.strerror}"
+            ) from None
         except ValueError:
-            raise DeviceError(Trouble.GARBAGE, f"{self.path} holds no number") from None
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"{self.path} holds no number") from None
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattherd.estimate.speed import asked_shape
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, View
 from wattherd.policy.eligibility import role_masks
@@ -33,7 +33,7 @@ class ShortNamesFirst:
                 draft.wait(job, reason)
 
 
-def make(given: Given) -> ShortNamesFirst:
+def make(given: SchedulerContext) -> ShortNamesFirst:
     """Shortest id first; who does not fit lets others pass."""
     del given
     return ShortNamesFirst()

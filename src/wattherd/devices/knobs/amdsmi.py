@@ -12,7 +12,7 @@ from typing import Any
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import amdsmi
 from wattherd.devices.wire.amdsmi import AmdGpu
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.timeouts import TimedCalls
 from wattherd.devices.wire.uri import Uri
 
@@ -67,7 +67,7 @@ class AmdsmiPower:
         try:
             self.gpu.ask(lambda smi, handle: smi.amdsmi_set_power_cap(handle, SENSOR, cap_uw))
         except DeviceError as error:
-            if error.trouble is Trouble.REFUSED:
+            if error.trouble is DeviceErrorKind.REFUSED:
                 raise DeviceError(error.trouble, f"{error.problem}; {HINT}") from None
             raise
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.device_errors import DeviceErrorKind
 
 NO_LIMIT = float("inf")
 
@@ -62,7 +62,7 @@ class KnobReading:
 
     knob: str
     value: float | None
-    trouble: Trouble | None = None
+    trouble: DeviceErrorKind | None = None
     problem: str = ""
 
 
@@ -74,7 +74,7 @@ class OrderOutcome:
     result: OrderResult
     requested: float | None
     read_back: float | None = None
-    trouble: Trouble | None = None
+    trouble: DeviceErrorKind | None = None
     problem: str = ""
 
     @property
@@ -86,8 +86,8 @@ class OrderOutcome:
 class KnobDriver(Protocol):
     """One limit of one device behind one protocol; every method may raise `DeviceError`.
 
-    A driver with `concurrent = True` waits by `devices.wire.asking` alone, so that one thread may
-    ask many.
+    A driver with `concurrent = True` waits by `devices.wire.cooperative_io` alone, so that one
+    thread may ask many.
     """
 
     unit: KnobUnit

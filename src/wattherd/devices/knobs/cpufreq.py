@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import sysfs
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS: frozenset[str] = frozenset()
@@ -67,7 +67,9 @@ class Cpufreq:
         folders = [self.folder, *sorted(self.folder.glob("cpufreq/policy*"))]
         found = [one for one in folders if (one / LIMIT).exists()]
         if not found:
-            raise DeviceError(Trouble.ABSENT, f"no {LIMIT} in {self.folder} or its cpufreq/policy*")
+            raise DeviceError(
+                DeviceErrorKind.ABSENT, f"no {LIMIT} in {self.folder} or its cpufreq/policy*"
+            )
         return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import ipmitool
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.ipmitool import Ipmitool
 from wattherd.devices.wire.uri import Uri
 
@@ -82,5 +82,5 @@ def said_limit(said: str) -> tuple[int, bool]:
     """
     watts, state = WATTS.search(said), STATE.search(said)
     if watts is None or state is None:
-        raise DeviceError(Trouble.GARBAGE, f"ipmitool says {said.strip()[:60]!r}")
+        raise DeviceError(DeviceErrorKind.GARBAGE, f"ipmitool says {said.strip()[:60]!r}")
     return int(watts[1]), INACTIVE not in state[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattherd.devices.wire import ipmitool
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.ipmitool import Ipmitool
 from wattherd.devices.wire.uri import Uri
 
@@ -25,7 +25,7 @@ class IpmiOutlet:
         """Whether the chassis has power."""
         said = self.controller.run("chassis", "power", "status").strip()
         if said not in SAID:
-            raise DeviceError(Trouble.GARBAGE, f"ipmitool says {said[:60]!r}")
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"ipmitool says {said[:60]!r}")
         return SAID[said]
 
     def turn(self, *, on: bool) -> None:

@@ -23,7 +23,7 @@ from wattherd.devices.knobs.contract import (
 )
 from wattherd.devices.knobs.journal import KnobJournal
 from wattherd.devices.wire.clock import SYSTEM, Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"timeout", "settle"})
@@ -147,7 +147,7 @@ class Knob:
 
     def _allowed(self, value: float) -> float:
         if math.isnan(value):
-            raise DeviceError(Trouble.GARBAGE, "no number was ordered")
+            raise DeviceError(DeviceErrorKind.GARBAGE, "no number was ordered")
         limits = self._limits or self.driver.limits()
         self._limits = limits
         if math.isinf(value):
@@ -207,7 +207,7 @@ class Knob:
     def _failed(
         self, error: DeviceError, value: float | None, result: OrderResult | None = None
     ) -> OrderOutcome:
-        lost = error.trouble in (Trouble.UNREACHABLE, Trouble.TIMEOUT)
+        lost = error.trouble in (DeviceErrorKind.UNREACHABLE, DeviceErrorKind.TIMEOUT)
         told = result or (OrderResult.UNREACHABLE if lost else OrderResult.REFUSED)
         return OrderOutcome(knob=self.source, result=told, requested=value, trouble=error.trouble,
                        problem=error.problem)  # fmt: skip

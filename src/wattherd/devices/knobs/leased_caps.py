@@ -33,7 +33,7 @@ class LeasedCap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CapBeforeRound:
     """A device before its round, in watts: what it holds, what is asked of it (None: nothing)."""
 
     device: str
@@ -43,7 +43,7 @@ class Asked:
     problem: str = ""
 
 
-Decide = Callable[[Sequence[Asked]], Mapping[str, float]]
+Decide = Callable[[Sequence[CapBeforeRound]], Mapping[str, float]]
 """Caps in watts by device for what was found; devices that are left out are nobody's business."""
 
 
@@ -108,21 +108,31 @@ class LeasedCaps:
         for knob in self.knobs.values():
             knob.close()
 
-    def _found(self, name: str, knob: Knob, *, expired: bool) -> Asked:
+    def _found(self, name: str, knob: Knob, *, expired: bool) -> CapBeforeRound:
         try:
             limits = self._known_limits(name, knob)
         except DeviceError as error:
-            return Asked(device=name, limits=None, cap_w=None, asked_w=self._asked_w.get(name),
-                         problem=error.problem)  # fmt: skip
+            return CapBeforeRound(
+                device=name,
+                limits=None,
+                cap_w=None,
+                asked_w=self._asked_w.get(name),
+                problem=error.problem,
+            )
         reading = knob.read()
         if reading.value is None:
             self._limits.pop(name, None)  # it may come back as another device
-            return Asked(device=name, limits=limits, cap_w=None, asked_w=self._asked_w.get(name),
-                         problem=reading.problem)  # fmt: skip
+            return CapBeforeRound(
+                device=name,
+                limits=limits,
+                cap_w=None,
+                asked_w=self._asked_w.get(name),
+                problem=reading.problem,
+            )
         asked_w = self._wanted_w(name, knob, limits, reading.value, expired=expired)
-        return Asked(device=name, limits=limits, cap_w=reading.value, asked_w=asked_w)
+        return CapBeforeRound(device=name, limits=limits, cap_w=reading.value, asked_w=asked_w)
 
-    def _kept(self, found: Asked, order_w: float | None, now_s: float) -> LeasedCap:
+    def _kept(self, found: CapBeforeRound, order_w: float | None, now_s: float) -> LeasedCap:
         now_w, problem = found.cap_w, found.problem
         if found.limits is not None and found.cap_w is not None:
             now_w, problem = self._brought(found.device, found.limits, found.cap_w, order_w, now_s)
@@ -179,7 +189,7 @@ class LeasedCaps:
         return self._limits[name]
 
 
-def _as_asked(found: Sequence[Asked]) -> Mapping[str, float]:
+def _as_asked(found: Sequence[CapBeforeRound]) -> Mapping[str, float]:
     return {one.device: one.asked_w for one in found if one.asked_w is not None}
 
 

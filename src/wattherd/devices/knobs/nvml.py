@@ -15,8 +15,8 @@ import pynvml
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import nvml
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
-from wattherd.devices.wire.nvml import Gpus
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
+from wattherd.devices.wire.nvml import NvmlGpus
 from wattherd.devices.wire.timeouts import TimedCalls
 from wattherd.devices.wire.uri import Uri
 
@@ -29,7 +29,7 @@ HINT = "setting needs root or CAP_SYS_ADMIN, or a zeusd that has it (see zeusd+u
 class NvmlPower:
     """The power management limit of one GPU."""
 
-    gpus: Gpus
+    gpus: NvmlGpus
     unit = KnobUnit.WATT
     step = 0.5
 
@@ -71,7 +71,7 @@ def driver(uri: Uri) -> NvmlPower:
     return NvmlPower(one_gpu(uri))
 
 
-def one_gpu(uri: Uri) -> Gpus:
+def one_gpu(uri: Uri) -> NvmlGpus:
     """The GPU that an address names.
 
     Raises:
@@ -79,15 +79,15 @@ def one_gpu(uri: Uri) -> Gpus:
     """
     if not uri.authority or uri.path.strip("/") or uri.authority == nvml.ALL:
         raise uri.error("names no GPU", hint=f"write {uri.scheme}://GPU-UUID or {uri.scheme}://0")
-    return Gpus(uri.authority, TimedCalls(uri.timeout_s))
+    return NvmlGpus(uri.authority, TimedCalls(uri.timeout_s))
 
 
-def aim(gpus: Gpus, state: State) -> Gpus:
+def aim(gpus: NvmlGpus, state: State) -> NvmlGpus:
     """The GPU that a state belongs to, whatever its number is by now."""
-    return Gpus(str(state["uuid"]), gpus.patience)
+    return NvmlGpus(str(state["uuid"]), gpus.patience)
 
 
-def permitted(gpus: Gpus, call: Any) -> None:
+def permitted(gpus: NvmlGpus, call: Any) -> None:
     """Order something of the one GPU.
 
     Raises:
@@ -96,7 +96,7 @@ def permitted(gpus: Gpus, call: Any) -> None:
     try:
         gpus.ask(lambda handles: call(handles[0]))
     except DeviceError as error:
-        if error.trouble is Trouble.REFUSED:
+        if error.trouble is DeviceErrorKind.REFUSED:
             raise DeviceError(error.trouble, f"{error.problem}; {HINT}") from None
         raise
 

@@ -14,7 +14,7 @@ import pynvml
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.knobs.nvml import aim, one_gpu, permitted
-from wattherd.devices.wire.nvml import Gpus
+from wattherd.devices.wire.nvml import NvmlGpus
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS: frozenset[str] = frozenset()
@@ -25,7 +25,7 @@ MEGA = 1e6
 class NvmlClock:
     """The upper end of one GPU's locked graphics clocks; the lower end is the lowest there is."""
 
-    gpus: Gpus
+    gpus: NvmlGpus
     ordered_hz: float = NO_LIMIT
     unit = KnobUnit.HERTZ
     step = 15 * MEGA  # between neighbouring clocks

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import sysfs
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"constraint"})
@@ -61,7 +61,7 @@ class RaplKnob:
 
     def _number(self, name: str) -> int:
         if not self._file(name).exists():
-            raise DeviceError(Trouble.ABSENT, f"{self._file(name)} does not exist")
+            raise DeviceError(DeviceErrorKind.ABSENT, f"{self._file(name)} does not exist")
         return sysfs.number(self._file(name))
 
     def _most_uw(self) -> int | None:

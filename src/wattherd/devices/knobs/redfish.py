@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import redfish, web
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.redfish import Resource
 from wattherd.devices.wire.uri import Uri
 from wattherd.devices.wire.web import Server
@@ -55,7 +55,7 @@ def limit_of(resource: Resource, control: str = "") -> RedfishLimit | None:
     if "SetPoint" in resource:
         units = resource.get("SetPointUnits", "W")
         if units != "W":
-            raise DeviceError(Trouble.ABSENT, f"the control is set in {units}, not in W")
+            raise DeviceError(DeviceErrorKind.ABSENT, f"the control is set in {units}, not in W")
         return _new(resource, resource, lambda change: change)
     return None
 
@@ -93,7 +93,7 @@ def _old(resource: Resource, control: str) -> RedfishLimit:
     number = _chosen(controls, control)
     holder = controls[number].get("PowerLimit")
     if holder is None:
-        raise DeviceError(Trouble.ABSENT, "the power control has no PowerLimit")
+        raise DeviceError(DeviceErrorKind.ABSENT, "the power control has no PowerLimit")
     found_w = holder.get("LimitInWatts")
 
     def change(value_w: float | None) -> Change:
@@ -116,7 +116,7 @@ def _chosen(controls: Sequence[Resource], control: str) -> int:
         if not control or control in (one.get("Name"), one.get("MemberId")):
             return number
     names = ", ".join(str(one.get("Name")) for one in controls)
-    raise DeviceError(Trouble.ABSENT, f"no power control {control!r} (known: {names})")
+    raise DeviceError(DeviceErrorKind.ABSENT, f"no power control {control!r} (known: {names})")
 
 
 def _watts(holder: Resource, field: str) -> float | None:
@@ -198,7 +198,7 @@ class RedfishPower:
         )
         refusal = _refusal(answer.content)
         if refusal:
-            raise DeviceError(Trouble.REFUSED, f"{self._found}: {refusal}")
+            raise DeviceError(DeviceErrorKind.REFUSED, f"{self._found}: {refusal}")
 
 
 def driver(uri: Uri) -> RedfishPower:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from wattherd.devices.wire import redfish, web
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.redfish import Resource
 from wattherd.devices.wire.uri import Uri
 from wattherd.devices.wire.web import Server
@@ -40,7 +40,7 @@ class RedfishOutlet:
         """Whether the system draws power; it does while it is shutting down."""
         state = self._system()[0].get("PowerState")
         if state not in RUNNING:
-            raise DeviceError(Trouble.GARBAGE, f"PowerState is {state!r}")
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"PowerState is {state!r}")
         return RUNNING[state]
 
     def turn(self, *, on: bool) -> None:
@@ -52,10 +52,10 @@ class RedfishOutlet:
             kinds = self._kinds(on=on)
             allowed: Sequence[str] = action.get(ALLOWED) or kinds
         except redfish.BROKEN:
-            raise DeviceError(Trouble.ABSENT, f"{path} has no {ACTION}") from None
+            raise DeviceError(DeviceErrorKind.ABSENT, f"{path} has no {ACTION}") from None
         kind = next((kind for kind in kinds if kind in allowed), None)
         if kind is None:
-            raise DeviceError(Trouble.ABSENT, f"{path} allows only {', '.join(allowed)}")
+            raise DeviceError(DeviceErrorKind.ABSENT, f"{path} allows only {', '.join(allowed)}")
         self.server.request("POST", target, {"ResetType": kind})
 
     def _kinds(self, *, on: bool) -> Sequence[str]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from wattherd.devices.knobs.contract import OrderResult
 from wattherd.devices.wire.clock import SYSTEM, Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 LOOK_S = 0.2
 
@@ -34,7 +34,7 @@ class Position:
     switch: str
     on: bool | None
     result: OrderResult | None = None
-    trouble: Trouble | None = None
+    trouble: DeviceErrorKind | None = None
     problem: str = ""
 
 
@@ -73,7 +73,7 @@ class Switch:
         return now
 
     def _failed(self, error: DeviceError) -> Position:
-        lost = error.trouble in (Trouble.UNREACHABLE, Trouble.TIMEOUT)
+        lost = error.trouble in (DeviceErrorKind.UNREACHABLE, DeviceErrorKind.TIMEOUT)
         result = OrderResult.UNREACHABLE if lost else OrderResult.REFUSED
         return Position(switch=self.source, on=None, result=result, trouble=error.trouble,
                         problem=error.problem)  # fmt: skip

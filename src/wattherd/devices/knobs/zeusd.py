@@ -13,7 +13,7 @@ from typing import Any
 
 from wattherd.devices.knobs.contract import NO_LIMIT, KnobLimits, KnobSetting, KnobUnit, State
 from wattherd.devices.wire import web
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 from wattherd.devices.wire.web import Server
 
@@ -71,7 +71,9 @@ class Zeusd:
         try:
             return int(answer[str(self.gpu)][field])
         except (KeyError, TypeError, ValueError):
-            raise DeviceError(Trouble.GARBAGE, f"{what} answers {str(answer)[:80]}") from None
+            raise DeviceError(
+                DeviceErrorKind.GARBAGE, f"{what} answers {str(answer)[:80]}"
+            ) from None
 
 
 def driver(uri: Uri) -> Zeusd:

@@ -12,7 +12,7 @@ from typing import Any
 from wattherd.devices.meters.contract import MeterSample, Quality
 from wattherd.devices.wire.amdsmi import AmdGpu
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.timeouts import TimedCalls
 from wattherd.devices.wire.uri import Uri
 
@@ -41,7 +41,7 @@ class Amdsmi:
             value = info.get(field)
             if isinstance(value, int) and value > 0:
                 return MeterSample(float(value), quality=quality)
-        raise DeviceError(Trouble.ABSENT, f"GPU {self.gpu.name} tells no power")
+        raise DeviceError(DeviceErrorKind.ABSENT, f"GPU {self.gpu.name} tells no power")
 
     def close(self) -> None:
         """Let go of the library."""

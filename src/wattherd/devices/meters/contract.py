@@ -46,8 +46,8 @@ class MeterSample:
 class MeterDriver(Protocol):
     """One instrument behind one protocol.
 
-    A driver with `concurrent = True` waits by `devices.wire.asking` alone, so that one thread may
-    ask many; one without may block and is given a thread while it is asked.
+    A driver with `concurrent = True` waits by `devices.wire.cooperative_io` alone, so that one
+    thread may ask many; one without may block and is given a thread while it is asked.
     """
 
     def sample(self) -> MeterSample:

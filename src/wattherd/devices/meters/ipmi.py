@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.wire import ipmitool
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = ipmitool.OPTIONS
@@ -65,9 +65,11 @@ def dcmi_watts(said: str) -> float:
     """
     found = READING.search(said)
     if found is None:
-        raise DeviceError(Trouble.GARBAGE, f"ipmitool says {said.strip()[:60]!r}")
+        raise DeviceError(DeviceErrorKind.GARBAGE, f"ipmitool says {said.strip()[:60]!r}")
     if re.search(r"Power reading state is:\s+deactivated", said):
-        raise DeviceError(Trouble.ABSENT, "power measurement is switched off in the controller")
+        raise DeviceError(
+            DeviceErrorKind.ABSENT, "power measurement is switched off in the controller"
+        )
     return float(found[1])
 
 
@@ -81,7 +83,9 @@ def sensor_watts(said: str) -> float:
         _, value, unit, state = next(csv.reader(said.strip().splitlines()))[:4]
         watts = float(value) if unit == "Watts" else None
     except (ValueError, StopIteration):
-        raise DeviceError(Trouble.ABSENT, f"no reading in {said.strip()[:60]!r}") from None
+        raise DeviceError(DeviceErrorKind.ABSENT, f"no reading in {said.strip()[:60]!r}") from None
     if watts is None or state == "ns":
-        raise DeviceError(Trouble.ABSENT, f"the sensor reads {value} {unit} (state {state})")
+        raise DeviceError(
+            DeviceErrorKind.ABSENT, f"the sensor reads {value} {unit} (state {state})"
+        )
     return watts

@@ -8,7 +8,7 @@ from typing import Self
 
 from wattherd.devices.meters.contract import MeterDriver, MeterReading, Quality
 from wattherd.devices.wire.clock import SYSTEM, Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
@@ -60,7 +60,7 @@ class Meter:
     def _watts(self, value: float) -> float:
         watts = value * self.factor
         if not math.isfinite(watts):
-            raise DeviceError(Trouble.GARBAGE, f"answered {value}, which is no power")
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"answered {value}, which is no power")
         return watts
 
 

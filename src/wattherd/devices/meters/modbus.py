@@ -19,9 +19,9 @@ from pymodbus.exceptions import ConnectionException, ModbusException
 from pymodbus.pdu import ModbusPDU
 
 from wattherd.devices.meters.contract import MeterSample
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"type", "order", "kind"})
@@ -31,13 +31,13 @@ TYPES = {
     for name in ("int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
 }
 EXCEPTIONS = {
-    1: (Trouble.ABSENT, "the device does not know this kind of register"),
-    2: (Trouble.ABSENT, "the device has no such register"),
-    3: (Trouble.ABSENT, "the device does not give as many registers at once"),
-    4: (Trouble.UNREACHABLE, "the device failed"),
-    6: (Trouble.UNREACHABLE, "the device is busy"),
-    10: (Trouble.UNREACHABLE, "the gateway has no path to the device"),
-    11: (Trouble.UNREACHABLE, "no device answers the gateway"),
+    1: (DeviceErrorKind.ABSENT, "the device does not know this kind of register"),
+    2: (DeviceErrorKind.ABSENT, "the device has no such register"),
+    3: (DeviceErrorKind.ABSENT, "the device does not give as many registers at once"),
+    4: (DeviceErrorKind.UNREACHABLE, "the device failed"),
+    6: (DeviceErrorKind.UNREACHABLE, "the device is busy"),
+    10: (DeviceErrorKind.UNREACHABLE, "the gateway has no path to the device"),
+    11: (DeviceErrorKind.UNREACHABLE, "no device answers the gateway"),
 }
 """Exception codes of the protocol (same document, section 7)."""
 
@@ -78,8 +78,8 @@ class Modbus:
             DeviceError: no connection, no answer in time, or an exception of the device.
         """
         try:
-            if asking.aside():
-                return MeterSample(self._value(asking.wait(self._asked_aside())))
+            if cooperative_io.aside():
+                return MeterSample(self._value(cooperative_io.wait(self._asked_aside())))
             return MeterSample(self._value(self._ask(self._connected())))
         except DeviceError:
             self.close()
@@ -107,17 +107,17 @@ class Modbus:
         except TimeoutError:
             raise self._no_answer("nothing that is Modbus") from None
         except (ConnectionException, OSError) as error:
-            raise DeviceError(Trouble.UNREACHABLE, f"connection lost: {error}") from None
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, f"connection lost: {error}") from None
         except ModbusException as error:
             raise self._no_answer(str(error)) from None
 
     def _no_answer(self, problem: str) -> DeviceError:
         """The asynchronous client waits on where it hears noise, or the server hangs up."""
         if self._heard:
-            return DeviceError(Trouble.GARBAGE, f"the answer is no Modbus: {problem}")
+            return DeviceError(DeviceErrorKind.GARBAGE, f"the answer is no Modbus: {problem}")
         if self._aside is not None and not self._aside.connected:
-            return DeviceError(Trouble.UNREACHABLE, "connection lost: the server hung up")
-        return DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s")
+            return DeviceError(DeviceErrorKind.UNREACHABLE, "connection lost: the server hung up")
+        return DeviceError(DeviceErrorKind.TIMEOUT, f"no answer within {self.timeout_s:g} s")
 
     async def _connected_aside(self) -> AsyncModbusTcpClient:
         if self._aside is not None and self._aside.connected:
@@ -132,7 +132,7 @@ class Modbus:
         )
         if not await self._aside.connect():
             problem = f"no connection to {self.host}:{self.port} within {self.timeout_s:g} s"
-            raise DeviceError(Trouble.UNREACHABLE, problem)
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, problem)
         return self._aside
 
     def _connected(self) -> ModbusTcpClient:
@@ -146,7 +146,7 @@ class Modbus:
             )
         if not self._client.connect():
             problem = f"no connection to {self.host}:{self.port} within {self.timeout_s:g} s"
-            raise DeviceError(Trouble.UNREACHABLE, problem)
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, problem)
         return self._client
 
     def _hear(self, sending: bool, packet: bytes) -> bytes:  # noqa: FBT001 - pymodbus' signature
@@ -164,20 +164,26 @@ class Modbus:
         try:
             return read(at.address, count=at.words, device_id=at.unit)
         except (ConnectionException, OSError) as error:
-            raise DeviceError(Trouble.UNREACHABLE, f"connection lost: {error}") from None
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, f"connection lost: {error}") from None
         except ModbusException as error:
             if self._heard:
-                raise DeviceError(Trouble.GARBAGE, f"the answer is no Modbus: {error}") from None
-            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+                raise DeviceError(
+                    DeviceErrorKind.GARBAGE, f"the answer is no Modbus: {error}"
+                ) from None
+            raise DeviceError(
+                DeviceErrorKind.TIMEOUT, f"no answer within {self.timeout_s:g} s"
+            ) from None
 
     def _value(self, answer: ModbusPDU) -> float:
         if answer.isError():
             code = answer.exception_code
-            trouble, meaning = EXCEPTIONS.get(code, (Trouble.GARBAGE, "unknown to the protocol"))
+            trouble, meaning = EXCEPTIONS.get(
+                code, (DeviceErrorKind.GARBAGE, "unknown to the protocol")
+            )
             raise DeviceError(trouble, f"exception {code}: {meaning}")
         if len(answer.registers) != self.register.words:
             problem = f"{len(answer.registers)} registers in place of {self.register.words}"
-            raise DeviceError(Trouble.GARBAGE, problem)
+            raise DeviceError(DeviceErrorKind.GARBAGE, problem)
         kind, order = TYPES[self.register.type], self.register.order
         value = ModbusTcpClient.convert_from_registers(answer.registers, kind, word_order=order)
         return float(cast("float", value))

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattherd.devices.meters.contract import MeterSample
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 from wattherd.devices.wire.clock import Clock
 from wattherd.devices.wire.credentials import read_credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"variable", "credentials"})
@@ -26,15 +26,15 @@ PORT = 3493
 VARIABLE = "ups.realpower"
 LONGEST_LINE = 4096
 TROUBLES = {
-    "ACCESS-DENIED": Trouble.REFUSED,
-    "INVALID-USERNAME": Trouble.REFUSED,
-    "INVALID-PASSWORD": Trouble.REFUSED,
-    "USERNAME-REQUIRED": Trouble.REFUSED,
-    "PASSWORD-REQUIRED": Trouble.REFUSED,
-    "UNKNOWN-UPS": Trouble.ABSENT,
-    "VAR-NOT-SUPPORTED": Trouble.ABSENT,
-    "DATA-STALE": Trouble.UNREACHABLE,
-    "DRIVER-NOT-CONNECTED": Trouble.UNREACHABLE,
+    "ACCESS-DENIED": DeviceErrorKind.REFUSED,
+    "INVALID-USERNAME": DeviceErrorKind.REFUSED,
+    "INVALID-PASSWORD": DeviceErrorKind.REFUSED,
+    "USERNAME-REQUIRED": DeviceErrorKind.REFUSED,
+    "PASSWORD-REQUIRED": DeviceErrorKind.REFUSED,
+    "UNKNOWN-UPS": DeviceErrorKind.ABSENT,
+    "VAR-NOT-SUPPORTED": DeviceErrorKind.ABSENT,
+    "DATA-STALE": DeviceErrorKind.UNREACHABLE,
+    "DRIVER-NOT-CONNECTED": DeviceErrorKind.UNREACHABLE,
 }
 """Error answers (section 4.4 of the RFC); the last two mean the UPS itself is lost."""
 
@@ -60,7 +60,7 @@ class _Line:
                 raise ConnectionResetError("the server hung up")
             self.heard += packet
             if len(self.heard) > LONGEST_LINE:
-                raise DeviceError(Trouble.GARBAGE, "the answer is no line")
+                raise DeviceError(DeviceErrorKind.GARBAGE, "the answer is no line")
         line, _, self.heard = self.heard.partition(b"\n")
         return line.decode("utf-8", errors="replace").strip()
 
@@ -75,16 +75,16 @@ class _LineAside:
     def __init__(self, host: str, port: int, wait_s: float) -> None:
         self.until_s = time.monotonic() + wait_s
         opened = asyncio.open_connection(host, port, limit=LONGEST_LINE)
-        self.reader, self.writer = asking.wait(asyncio.wait_for(opened, wait_s))
+        self.reader, self.writer = cooperative_io.wait(asyncio.wait_for(opened, wait_s))
 
     def ask(self, question: str) -> str:
         """The line that answers a line."""
         self.writer.write(f"{question}\n".encode())
         left_s = max(self.until_s - time.monotonic(), 0.0)
         try:
-            line = asking.wait(asyncio.wait_for(self.reader.readuntil(b"\n"), left_s))
+            line = cooperative_io.wait(asyncio.wait_for(self.reader.readuntil(b"\n"), left_s))
         except asyncio.LimitOverrunError:
-            raise DeviceError(Trouble.GARBAGE, "the answer is no line") from None
+            raise DeviceError(DeviceErrorKind.GARBAGE, "the answer is no line") from None
         except asyncio.IncompleteReadError:
             raise ConnectionResetError("the server hung up") from None
         return line.decode("utf-8", errors="replace").strip()
@@ -116,16 +116,18 @@ class Nut:
             return MeterSample(self._value(self._asked()))
         except TimeoutError:
             problem = f"no complete answer within {self.timeout_s:g} s"
-            raise DeviceError(Trouble.TIMEOUT, problem) from None
+            raise DeviceError(DeviceErrorKind.TIMEOUT, problem) from None
         except OSError as error:
-            raise DeviceError(Trouble.UNREACHABLE, f"{self.host}:{self.port}: {error}") from None
+            raise DeviceError(
+                DeviceErrorKind.UNREACHABLE, f"{self.host}:{self.port}: {error}"
+            ) from None
 
     def close(self) -> None:
         """Nothing is kept open."""
 
     def _asked(self) -> str:
         known = read_credentials(self.secrets)
-        kind = _LineAside if asking.aside() else _Line
+        kind = _LineAside if cooperative_io.aside() else _Line
         line = kind(self.host, self.port, self.timeout_s)
         try:
             if known.username:
@@ -141,9 +143,9 @@ class Nut:
             kind, ups, variable, value = shlex.split(answer)
             number = float(value)
         except ValueError:
-            raise DeviceError(Trouble.GARBAGE, f"answered {answer[:60]!r}") from None
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"answered {answer[:60]!r}") from None
         if (kind, ups, variable) != ("VAR", self.ups, self.variable):
-            raise DeviceError(Trouble.GARBAGE, f"answered {answer[:60]!r}")
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"answered {answer[:60]!r}")
         return number
 
 
@@ -167,5 +169,5 @@ def _accepted(answer: str) -> None:
     if not answer.startswith("ERR"):
         return
     code = answer.removeprefix("ERR").split()[:1]
-    trouble = TROUBLES.get(code[0] if code else "", Trouble.GARBAGE)
+    trouble = TROUBLES.get(code[0] if code else "", DeviceErrorKind.GARBAGE)
     raise DeviceError(trouble, f"the server says {answer[:60]}")

@@ -27,7 +27,7 @@ MODES = "average", "instant"
 class Nvml:
     """Sum of the power of some GPUs."""
 
-    gpus: nvml.Gpus
+    gpus: nvml.NvmlGpus
     instant: bool
 
     def sample(self) -> MeterSample:
@@ -58,7 +58,7 @@ def driver(uri: Uri, clock: Clock) -> Nvml:
     if not uri.authority or uri.path.strip("/"):
         raise uri.error("names no GPU", hint="write nvml://0, nvml://GPU-UUID or nvml://all")
     instant = uri.choice("mode", MODES, "average") == "instant"
-    return Nvml(nvml.Gpus(uri.authority, TimedCalls(uri.timeout_s)), instant)
+    return Nvml(nvml.NvmlGpus(uri.authority, TimedCalls(uri.timeout_s)), instant)
 
 
 def present_uris() -> Sequence[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from wattherd.devices.wire.clock import SYSTEM, Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 HARDWARE, SOFTWARE = 0, 1
 EVENTS: Mapping[str, tuple[int, int]] = MappingProxyType(
@@ -105,7 +105,7 @@ class PerfCounters:
         self.clock.sleep(window_s)
         passed_s, after = self.clock.steady_s() - begun_s, self._look()
         if passed_s <= 0:
-            raise DeviceError(Trouble.GARBAGE, "no time passed between two looks")
+            raise DeviceError(DeviceErrorKind.GARBAGE, "no time passed between two looks")
         rate = {name: (after[name] - before[name]) / passed_s for name in after}
         return _counts(passed_s, rate)
 
@@ -137,7 +137,7 @@ class PerfCounters:
 
     def _check_there(self) -> None:
         if self.pid and not Path(f"/proc/{self.pid}").is_dir():
-            raise DeviceError(Trouble.ABSENT, "no such process", source=f"pid {self.pid}")
+            raise DeviceError(DeviceErrorKind.ABSENT, "no such process", source=f"pid {self.pid}")
 
     def _threads(self) -> Sequence[int]:
         """An event follows one thread, and those it starts later."""
@@ -188,15 +188,15 @@ def _serious(error: OSError) -> OSError | None:
 
 def _trouble(refused: OSError | None) -> DeviceError:
     if refused is None:
-        return DeviceError(Trouble.ABSENT, "this processor tells of no counter")
+        return DeviceError(DeviceErrorKind.ABSENT, "this processor tells of no counter")
     if refused.errno in (errno.EPERM, errno.EACCES):
         level = PARANOID.read_text(encoding="ascii").strip() if PARANOID.exists() else "?"
         hint = "run with CAP_PERFMON, or as root: sysctl kernel.perf_event_paranoid=2"
         problem = f"the kernel lets nobody count (perf_event_paranoid is {level}): {hint}"
-        return DeviceError(Trouble.REFUSED, problem)
+        return DeviceError(DeviceErrorKind.REFUSED, problem)
     if refused.errno == errno.ESRCH:
-        return DeviceError(Trouble.ABSENT, "no such process")
-    return DeviceError(Trouble.ABSENT, f"no perf events: {refused.strerror}")
+        return DeviceError(DeviceErrorKind.ABSENT, "no such process")
+    return DeviceError(DeviceErrorKind.ABSENT, f"no perf events: {refused.strerror}")
 
 
 def _memory_events(devices: Path = DEVICES) -> list[_Event]:

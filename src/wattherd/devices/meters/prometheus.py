@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.wire import web
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 from wattherd.devices.wire.web import Server
 
@@ -80,7 +80,7 @@ def _queries(uri: Uri) -> tuple[str, str]:
 def _data(answer: Any) -> Mapping[str, Any]:
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, dict) or answer.get("status") != "success":
-        raise DeviceError(Trouble.GARBAGE, "the answer is not of Prometheus' API")
+        raise DeviceError(DeviceErrorKind.GARBAGE, "the answer is not of Prometheus' API")
     return data
 
 
@@ -90,16 +90,16 @@ def _latest(data: Mapping[str, Any], query: str) -> tuple[float, float]:
         moment = _moment(data["resultType"], data["result"], query)
         return float(moment[1]), float(moment[0])
     except (KeyError, IndexError, TypeError, ValueError):
-        raise DeviceError(Trouble.GARBAGE, f"{query!r} gave no number") from None
+        raise DeviceError(DeviceErrorKind.GARBAGE, f"{query!r} gave no number") from None
 
 
 def _moment(kind: str, result: Sequence[Any], query: str) -> Sequence[Any]:
     if kind == "scalar":
         return result
     if not result:
-        raise DeviceError(Trouble.ABSENT, f"no series answers {query!r}")
+        raise DeviceError(DeviceErrorKind.ABSENT, f"no series answers {query!r}")
     if len(result) > 1:
         problem = f"{len(result)} series answer {query!r}; wrap it in sum(...) or name one"
-        raise DeviceError(Trouble.GARBAGE, problem)
+        raise DeviceError(DeviceErrorKind.GARBAGE, problem)
     moment: Sequence[Any] = result[0]["values"][-1] if kind == "matrix" else result[0]["value"]
     return moment

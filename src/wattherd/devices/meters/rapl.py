@@ -15,7 +15,7 @@ from pathlib import Path
 from wattherd.devices.meters.contract import MeterSample, Quality
 from wattherd.devices.wire import sysfs
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 from wattherd.spelling import hint_for
 
@@ -75,7 +75,9 @@ class RaplMeter:
         now = self._before = self._look()
         passed_s = now[0] - before[0]
         if passed_s <= 0:
-            raise DeviceError(Trouble.GARBAGE, "no time passed between two looks at the counter")
+            raise DeviceError(
+                DeviceErrorKind.GARBAGE, "no time passed between two looks at the counter"
+            )
         looks = zip(self._counters, before[1], now[1], strict=True)
         passed_uj = sum(counter.passed_uj(old_uj, new_uj) for counter, old_uj, new_uj in looks)
         return MeterSample(passed_uj * 1e-6 / passed_s, quality=Quality.AVERAGED)
@@ -109,11 +111,13 @@ def counters(root: Path, name: str = "") -> Sequence[Counter]:
     found = [_counter(folder) for folder in sorted(root.glob("intel-rapl:*"))
              if (folder / "energy_uj").exists()]  # fmt: skip
     if not found:
-        raise DeviceError(Trouble.ABSENT, f"no RAPL counters in {root}")
+        raise DeviceError(DeviceErrorKind.ABSENT, f"no RAPL counters in {root}")
     chosen = [counter for counter in found if _is_meant(counter, name)]
     if not chosen:
         known = {counter.name for counter in found}
-        raise DeviceError(Trouble.ABSENT, f"no RAPL counter {name!r} ({hint_for(name, known)})")
+        raise DeviceError(
+            DeviceErrorKind.ABSENT, f"no RAPL counter {name!r} ({hint_for(name, known)})"
+        )
     return chosen
 
 

@@ -17,7 +17,7 @@ from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.meters.meter import WATTS
 from wattherd.devices.wire import redfish, web
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.redfish import RedfishSource, Resource
 from wattherd.devices.wire.uri import Uri
 
@@ -88,13 +88,13 @@ def _chosen(controls: Sequence[Resource], control: str) -> Resource:
         if not control or control in (one.get("Name"), one.get("MemberId")):
             return one
     names = ", ".join(str(one.get("Name")) for one in controls)
-    raise DeviceError(Trouble.ABSENT, f"no power control {control!r} (known: {names})")
+    raise DeviceError(DeviceErrorKind.ABSENT, f"no power control {control!r} (known: {names})")
 
 
 def _sample(holder: Resource, field: str) -> MeterSample:
     value = holder.get(field)
     state = (holder.get("Status") or {}).get("State", "Enabled")
     if value is None or state in ("Absent", "Disabled", "UnavailableOffline"):
-        raise DeviceError(Trouble.ABSENT, f"{field} has no value (state {state})")
+        raise DeviceError(DeviceErrorKind.ABSENT, f"{field} has no value (state {state})")
     stamp = holder.get("ReadingTime")
     return MeterSample(float(value), datetime.fromisoformat(stamp).timestamp() if stamp else None)

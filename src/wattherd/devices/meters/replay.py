@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wattherd.devices.meters.contract import MeterSample, Quality
 from wattherd.devices.wire.clock import Clock
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
@@ -66,7 +66,9 @@ class ReplayMeter:
             rounds, within_s = divmod(played_s, self._length_s())
             return int(rounds), within_s
         if played_s >= self._length_s():
-            raise DeviceError(Trouble.ABSENT, f"the recording of {self._length_s():g} s is over")
+            raise DeviceError(
+                DeviceErrorKind.ABSENT, f"the recording of {self._length_s():g} s is over"
+            )
         return 0, played_s
 
     def _length_s(self) -> float:

@@ -29,10 +29,10 @@ from pysnmp.hlapi.v3arch.asyncio import (
 )
 
 from wattherd.devices.meters.contract import MeterSample
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 from wattherd.devices.wire.clock import Clock
 from wattherd.devices.wire.credentials import Credentials, read_credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"version", "credentials"})
@@ -109,23 +109,27 @@ class Snmp:
     def _ask(self) -> Any:
         user = _user(self.version, read_credentials(self.secrets))
         try:
-            if asking.aside():
+            if cooperative_io.aside():
                 return self._ask_aside(user)
             if self._conversation is None:
                 self._conversation = _Conversation(self.host, self.port, self.timeout_s)
             return self._conversation.get(user, self.oid, self.timeout_s)
         except TimeoutError:
-            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+            raise DeviceError(
+                DeviceErrorKind.TIMEOUT, f"no answer within {self.timeout_s:g} s"
+            ) from None
         except Exception as error:  # noqa: BLE001 - pysnmp raises what it likes, down to plain Exception
-            raise DeviceError(Trouble.UNREACHABLE, f"{self.host}:{self.port}: {error}") from None
+            raise DeviceError(
+                DeviceErrorKind.UNREACHABLE, f"{self.host}:{self.port}: {error}"
+            ) from None
 
     def _ask_aside(self, user: Any) -> Any:
         """In the asking thread: objects of one agent go into one message, where it allows that."""
 
         def ask(oids: Sequence[str]) -> Any:
-            return asking.wait(_got(self.host, self.port, user, oids, self.timeout_s))
+            return cooperative_io.wait(_got(self.host, self.port, user, oids, self.timeout_s))
 
-        round_ = asking.sharing()
+        round_ = cooperative_io.sharing()
         if round_ is None or self.version == "1":  # which answers all or nothing
             return ask([self.oid])
         agent = self.host, self.port, self.version, self.secrets, self.timeout_s
@@ -141,8 +145,8 @@ class Snmp:
 
 async def _got(host: str, port: int, user: Any, oids: Sequence[str], wait_s: float) -> Any:
     """What an agent answers, by the one engine of the asking thread."""
-    engine = asking.kept("snmp", SnmpEngine)
-    targets: dict[Any, Any] = asking.kept("snmp targets", dict)
+    engine = cooperative_io.kept("snmp", SnmpEngine)
+    targets: dict[Any, Any] = cooperative_io.kept("snmp targets", dict)
     key = host, port, wait_s
     async with asyncio.timeout(wait_s):
         if key not in targets:
@@ -197,23 +201,23 @@ def _value(answer: Any, oid: str) -> float:
     if indication:
         raise _indicated(indication)
     if int(status) == NO_SUCH_NAME:
-        raise DeviceError(Trouble.ABSENT, f"no object {oid}")
+        raise DeviceError(DeviceErrorKind.ABSENT, f"no object {oid}")
     if int(status):
-        trouble = Trouble.REFUSED if int(status) in REFUSALS else Trouble.GARBAGE
+        trouble = DeviceErrorKind.REFUSED if int(status) in REFUSALS else DeviceErrorKind.GARBAGE
         raise DeviceError(trouble, f"{oid}: error status {int(status)}")
     value = bindings[0][1]
     if type(value).__name__ in ("NoSuchObject", "NoSuchInstance", "EndOfMibView"):
-        raise DeviceError(Trouble.ABSENT, f"no object {oid}")
+        raise DeviceError(DeviceErrorKind.ABSENT, f"no object {oid}")
     return _number(value, oid)
 
 
 def _indicated(indication: Any) -> DeviceError:
     kind, text = type(indication).__name__, str(indication)
     if kind == "RequestTimedOut":
-        return DeviceError(Trouble.TIMEOUT, text)
+        return DeviceError(DeviceErrorKind.TIMEOUT, text)
     refused = kind in ("WrongDigest", "UnknownUserName", "UnsupportedSecurityLevel",
                        "DecryptionError", "AuthenticationFailure")  # fmt: skip
-    return DeviceError(Trouble.REFUSED if refused else Trouble.GARBAGE, text)
+    return DeviceError(DeviceErrorKind.REFUSED if refused else DeviceErrorKind.GARBAGE, text)
 
 
 def _number(value: Any, oid: str) -> float:
@@ -226,5 +230,5 @@ def _number(value: Any, oid: str) -> float:
     except (ValueError, TypeError):
         number = math.nan
     if math.isnan(number):
-        raise DeviceError(Trouble.GARBAGE, f"{oid} is no number: {str(value)[:40]!r}")
+        raise DeviceError(DeviceErrorKind.GARBAGE, f"{oid} is no number: {str(value)[:40]!r}")
     return number

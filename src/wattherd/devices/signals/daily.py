@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any
 
-from wattherd.devices.signals.rows import SignalRow, level_of, row_name, rows_of
+from wattherd.devices.signals.limit_rows import SignalRow, level_of, row_name, rows_of
 from wattherd.engine.power.limit_timeline import LimitPeriod
 from wattherd.errors import UserError
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
-from wattherd.devices.signals.openadr2_events import Meaning, limit_event
-from wattherd.devices.signals.rows import level_w
+from wattherd.devices.signals.limit_rows import level_w
+from wattherd.devices.signals.openadr2_events import PayloadMeaning, limit_event
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri
 from wattherd.engine.power.limit_events import EventBook, Opt
@@ -71,7 +71,7 @@ class OpenAdr2:
         self._tls = self._context()
         simple = uri.options.get("simple", "")
         levels_w = [level_w(one, site.base_w, field="simple") for one in simple.split(",") if one]
-        self._meaning = Meaning(site, levels_w)
+        self._meaning = PayloadMeaning(site, levels_w)
         self._book = EventBook(site.least_w)
         self._lock = threading.Lock()
         self._heard_at_s: float | None = None

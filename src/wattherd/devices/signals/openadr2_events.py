@@ -55,14 +55,14 @@ class _Event(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class PayloadMeaning:
     """What payloads are measured against; `simple_w` are the limits of SIMPLE levels 0, 1, ..."""
 
     site: SignalSite
     simple_w: Sequence[float] = ()
 
 
-def limit_event(content: Mapping[str, Any], meaning: Meaning) -> LimitEvent:
+def limit_event(content: Mapping[str, Any], meaning: PayloadMeaning) -> LimitEvent:
     """An event in watts; one that makes no sense to us says why in `problem`."""
     try:
         event = _Event.model_validate(content)
@@ -87,7 +87,7 @@ def _id(content: Mapping[str, Any]) -> str:
     return str(descriptor.get("event_id", "")) if isinstance(descriptor, Mapping) else ""
 
 
-def _spans(event: _Event, meaning: Meaning) -> list[LimitPeriod]:
+def _spans(event: _Event, meaning: PayloadMeaning) -> list[LimitPeriod]:
     """The intervals of all signals; none where one interval of a signal is unclear."""
     found: list[LimitPeriod] = []
     for signal in event.event_signals:
@@ -98,7 +98,7 @@ def _spans(event: _Event, meaning: Meaning) -> list[LimitPeriod]:
     return found
 
 
-def _level_w(signal: _Signal, payload: float, meaning: Meaning) -> float | None:
+def _level_w(signal: _Signal, payload: float, meaning: PayloadMeaning) -> float | None:
     measured = signal.measurement or _Measurement()
     if measured.unit != "W" or measured.scale not in SCALES:
         return None

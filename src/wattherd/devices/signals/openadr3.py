@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import quote
 
 from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.limit_rows import level_w
 from wattherd.devices.signals.openadr3_events import EventReader, EventSpans, counting
 from wattherd.devices.signals.polled import Poller
-from wattherd.devices.signals.rows import level_w
 from wattherd.devices.wire import web
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.credentials import read_credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.oauth import ClientCredentials
 from wattherd.devices.wire.uri import Uri
 from wattherd.engine.power.limit_events import EventBook, LimitEvent, Opt
@@ -94,7 +94,11 @@ class Vtn:
             try:
                 return self._server.request(method, target, content, head).content
             except DeviceError as error:
-                if last or error.trouble is not Trouble.REFUSED or " 401 " not in str(error):
+                if (
+                    last
+                    or error.trouble is not DeviceErrorKind.REFUSED
+                    or " 401 " not in str(error)
+                ):
                     raise
                 self._oauth.forget()
         raise AssertionError  # the loop returns or raises
@@ -108,7 +112,7 @@ class Vtn:
         try:
             said = self._server.request("GET", f"{self._path}/auth/server").content
         except DeviceError as error:
-            if error.trouble is Trouble.ABSENT:
+            if error.trouble is DeviceErrorKind.ABSENT:
                 return own
             raise
         url = said.get("tokenURL") if isinstance(said, Mapping) else None
@@ -116,7 +120,7 @@ class Vtn:
             return own
         if scheme == "https" and not url.startswith("https://"):
             problem = f"the server names {url} for tokens, which would show our secret to anybody"
-            raise DeviceError(Trouble.REFUSED, problem)
+            raise DeviceError(DeviceErrorKind.REFUSED, problem)
         return url
 
 

@@ -18,7 +18,7 @@ Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard(Generic[Content]):
+class LastAnswer(Generic[Content]):
     """The last usable answer, when an answer last came, and what is wrong since then."""
 
     content: Content | None = None
@@ -32,13 +32,13 @@ class Poller(Generic[Content]):
     def __init__(self, ask: Callable[[], Content | None], every_s: float, clock: Clock) -> None:
         """Ask for the first time at once, without waiting for the answer."""
         self._ask, self._every_s, self._clock = ask, every_s, clock
-        self._heard: Heard[Content] = Heard()
+        self._heard: LastAnswer[Content] = LastAnswer()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="signal", daemon=True)
         self._thread.start()
 
     @property
-    def heard(self) -> Heard[Content]:
+    def heard(self) -> LastAnswer[Content]:
         """What is known now: one immutable value, replaced as a whole by the thread."""
         return self._heard
 
@@ -51,11 +51,11 @@ class Poller(Generic[Content]):
             self._heard = self._once()
             self._ended.wait(self._every_s)
 
-    def _once(self) -> Heard[Content]:
+    def _once(self) -> LastAnswer[Content]:
         before = self._heard
         try:
             content = self._ask()
         except (DeviceError, UserError) as error:
-            return Heard(before.content, before.at_s, str(error))
+            return LastAnswer(before.content, before.at_s, str(error))
         now_s = self._clock.unix_s()
-        return Heard(before.content if content is None else content, now_s)
+        return LastAnswer(before.content if content is None else content, now_s)

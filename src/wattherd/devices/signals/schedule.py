@@ -18,7 +18,7 @@ import yaml
 
 from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
 from wattherd.devices.signals.daily import daily, is_daily
-from wattherd.devices.signals.rows import moment_s, spans
+from wattherd.devices.signals.limit_rows import moment_s, spans
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri
 from wattherd.engine.power.limit_timeline import LimitPeriod

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
-from wattherd.devices.signals.polled import Heard, Poller
-from wattherd.devices.signals.rows import level_w, moment_s, spans
+from wattherd.devices.signals.limit_rows import level_w, moment_s, spans
+from wattherd.devices.signals.polled import LastAnswer, Poller
 from wattherd.devices.wire import web
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri
@@ -69,7 +69,7 @@ class WebSignal:
         """Stop listening."""
         self._poller.close()
 
-    def _contact(self, heard: Heard[Document], now_s: float) -> SourceContact:
+    def _contact(self, heard: LastAnswer[Document], now_s: float) -> SourceContact:
         if heard.content is None or heard.at_s is None:
             return SourceContact.WAITING
         until_s = heard.content.valid_until_s

@@ -14,18 +14,18 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
 
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.timeouts import TimedCalls
 
 T = TypeVar("T")
 
 TROUBLES = {
-    1: Trouble.ABSENT,  # invalid argument
-    2: Trouble.ABSENT,  # not supported
-    3: Trouble.ABSENT,  # not yet implemented
-    8: Trouble.TIMEOUT,
-    10: Trouble.REFUSED,  # no permission
-    31: Trouble.ABSENT,  # not found
+    1: DeviceErrorKind.ABSENT,  # invalid argument
+    2: DeviceErrorKind.ABSENT,  # not supported
+    3: DeviceErrorKind.ABSENT,  # not yet implemented
+    8: DeviceErrorKind.TIMEOUT,
+    10: DeviceErrorKind.REFUSED,  # no permission
+    31: DeviceErrorKind.ABSENT,  # not found
 }
 """By status of `amdsmi_status_t`; all others mean that the driver or the GPU is gone."""
 
@@ -62,7 +62,7 @@ class AmdGpu:
         except smi.AmdSmiLibraryException as error:
             self._let_go()
             code = error.get_error_code()
-            trouble = TROUBLES.get(code, Trouble.UNREACHABLE)
+            trouble = TROUBLES.get(code, DeviceErrorKind.UNREACHABLE)
             said = " ".join(str(error.get_error_info()).split())
             raise DeviceError(trouble, f"GPU {self.name}: {said}") from None
 
@@ -97,7 +97,7 @@ def _library() -> ModuleType:
     except (ImportError, OSError, KeyError, AttributeError) as error:
         # Without the library the package fails in whichever way it first trips over that.
         problem = f"no libamd_smi.so that fits the package amdsmi ({type(error).__name__}: {error})"
-        raise DeviceError(Trouble.UNREACHABLE, problem) from None
+        raise DeviceError(DeviceErrorKind.UNREACHABLE, problem) from None
 
 
 def _named(smi: Any, name: str) -> Any:
@@ -105,4 +105,4 @@ def _named(smi: Any, name: str) -> Any:
     for number, handle in enumerate(handles):
         if name in (str(number), smi.amdsmi_get_gpu_device_uuid(handle)):
             return handle
-    raise DeviceError(Trouble.ABSENT, f"no GPU {name} among {len(handles)}")
+    raise DeviceError(DeviceErrorKind.ABSENT, f"no GPU {name} among {len(handles)}")

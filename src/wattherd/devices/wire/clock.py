@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 
 
 class Clock(NamedTuple):
@@ -17,4 +17,4 @@ class Clock(NamedTuple):
     sleep: Callable[[float], None]
 
 
-SYSTEM = Clock(time.time, time.monotonic, asking.sleep)
+SYSTEM = Clock(time.time, time.monotonic, cooperative_io.sleep)

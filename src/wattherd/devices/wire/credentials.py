@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 
 class Credentials(BaseModel):
@@ -52,7 +52,7 @@ def read_credentials(path: Path | None) -> Credentials:
         problem = f"credentials in {path}: cannot use {fields}"
     except (yaml.YAMLError, UnicodeDecodeError):
         problem = f"credentials in {path}: no YAML"
-    raise DeviceError(Trouble.REFUSED, problem) from None
+    raise DeviceError(DeviceErrorKind.REFUSED, problem) from None
 
 
 @functools.lru_cache(maxsize=256)

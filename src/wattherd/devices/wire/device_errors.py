@@ -7,7 +7,7 @@ from enum import StrEnum
 from wattherd.errors import ClusterError
 
 
-class Trouble(StrEnum):
+class DeviceErrorKind(StrEnum):
     """Why a device gave no usable answer."""
 
     UNREACHABLE = "unreachable"  # nobody answers there, or the connection broke
@@ -20,7 +20,7 @@ class Trouble(StrEnum):
 class DeviceError(ClusterError):
     """A device gave no usable answer; asking again may help."""
 
-    def __init__(self, trouble: Trouble, problem: str, *, source: str = "") -> None:
+    def __init__(self, trouble: DeviceErrorKind, problem: str, *, source: str = "") -> None:
         """Keep the parts; `source` is added by whoever knows the device's URI."""
         self.trouble, self.problem, self.source = trouble, problem, source
         super().__init__(": ".join(part for part in (source, str(trouble), problem) if part))

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Self, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 from wattherd import __version__
-from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.device_errors import DeviceErrorKind
 from wattherd.errors import ClusterError, harmless
 
 PORTS = {"http": 80, "https": 443}
@@ -54,7 +54,7 @@ ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEP
 class NoAnswer(ClusterError):
     """No usable answer; `trouble` says of which kind."""
 
-    def __init__(self, trouble: Trouble, problem: str, hint: str = "") -> None:
+    def __init__(self, trouble: DeviceErrorKind, problem: str, hint: str = "") -> None:
         """Keep the parts."""
         self.trouble, self.problem, self.hint = trouble, problem, hint
         super().__init__(problem)
@@ -159,7 +159,7 @@ class HttpClient:
             body = incoming.whole(self.rules.most_bytes)
             return HttpAnswer(incoming.status, incoming.reason, incoming.headers, body)
 
-    def stream(self, request: HttpRequest) -> Incoming:
+    def stream(self, request: HttpRequest) -> IncomingAnswer:
         """An answer to be read as it comes; only its head has to come in time.
 
         Raises:
@@ -193,7 +193,7 @@ class HttpClient:
                 wire.end()
                 raise
 
-    def _patient(self, request: HttpRequest, until_s: float) -> Incoming:
+    def _patient(self, request: HttpRequest, until_s: float) -> IncomingAnswer:
         """Ask once more where a connection broke, as long as there is time and it does no harm."""
         pauses = PAUSES_S if self.rules.again and request.harmless else ()
         for pause_s in pauses:
@@ -207,7 +207,7 @@ class HttpClient:
                 time.sleep(pause_s)
         return self._followed(request, until_s)
 
-    def _followed(self, request: HttpRequest, until_s: float) -> Incoming:
+    def _followed(self, request: HttpRequest, until_s: float) -> IncomingAnswer:
         incoming = self._once(request, until_s)
         if not self.rules.redirects or request.method not in HARMLESS:
             return incoming
@@ -219,7 +219,7 @@ class HttpClient:
             request = request._replace(target=self._same_server(request.target, place))
             incoming = self._once(request, until_s)
         incoming.close()
-        raise NoAnswer(Trouble.GARBAGE, f"more than {MOST_REDIRECTS} redirects")
+        raise NoAnswer(DeviceErrorKind.GARBAGE, f"more than {MOST_REDIRECTS} redirects")
 
     def _same_server(self, target: str, place: str) -> str:
         """Where a redirect leads to, which must be here."""
@@ -227,14 +227,16 @@ class HttpClient:
         try:
             there = origin_of(url)
         except ValueError:
-            raise NoAnswer(Trouble.GARBAGE, f"redirected to {place!r:.200}") from None
+            raise NoAnswer(DeviceErrorKind.GARBAGE, f"redirected to {place!r:.200}") from None
         if there != self.origin:
             hint = "if it is the right one, name it as the server"
-            raise NoAnswer(Trouble.REFUSED, f"redirected to {there}, which is not asked", hint)
+            raise NoAnswer(
+                DeviceErrorKind.REFUSED, f"redirected to {there}, which is not asked", hint
+            )
         parts = urlsplit(url)
         return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
-    def _once(self, request: HttpRequest, until_s: float) -> Incoming:
+    def _once(self, request: HttpRequest, until_s: float) -> IncomingAnswer:
         proxy = _proxy_of(self.origin) if self.rules.proxies else None
         place = f"{self.origin.host}:{self.origin.port}" if proxy is None else f"proxy {proxy}"
         if proxy is not None and self.origin.scheme == "http":
@@ -261,7 +263,7 @@ def _asked(
     proxy: Proxy | None,
     place: str,
     timeout_s: float,
-) -> Incoming:
+) -> IncomingAnswer:
     connection = http.client.HTTPConnection(origin.host, origin.port)
     connection.sock = cast("socket.socket", wire)
     head = {"Host": origin.authority, "User-Agent": f"wattherd/{__version__}",
@@ -273,11 +275,11 @@ def _asked(
     answer = connection.getresponse()
     headers = {name.lower(): value for name, value in answer.getheaders()}
     reason = harmless(answer.reason, MOST_REASON)
-    return Incoming(answer.status, reason, headers, answer, wire, place, timeout_s)
+    return IncomingAnswer(answer.status, reason, headers, answer, wire, place, timeout_s)
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingAnswer:
     """An answer whose head is here; to be closed."""
 
     status: int
@@ -316,7 +318,7 @@ class Incoming:
             if len(body) <= most and self._answer.length:
                 raise http.client.IncompleteRead(body, self._answer.length)
         if len(body) > most:
-            raise NoAnswer(Trouble.GARBAGE, f"the answer is longer than {most} bytes")
+            raise NoAnswer(DeviceErrorKind.GARBAGE, f"the answer is longer than {most} bytes")
         return body
 
     def chunks(self) -> Iterator[bytes]:
@@ -515,7 +517,9 @@ def _proxy_of(origin: Origin) -> Proxy | None:
     if parts.scheme != "http" or not parts.hostname or not port:
         shown = f"{parts.scheme}://{parts.hostname or ''}"
         hint = "name one that begins with http://, or leave this server out by NO_PROXY"
-        raise NoAnswer(Trouble.REFUSED, f"the proxy {shown} is of a kind that is not used", hint)
+        raise NoAnswer(
+            DeviceErrorKind.REFUSED, f"the proxy {shown} is of a kind that is not used", hint
+        )
     login = {}
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -574,7 +578,7 @@ def _keep_secret(request: HttpRequest, proxy: Proxy, origin: Origin) -> None:
     if shown:
         hint = f"use https://, or leave it out: NO_PROXY={origin.host}"
         problem = f"the proxy {proxy} would read the {shown[0].lower()} header in clear"
-        raise NoAnswer(Trouble.REFUSED, problem, hint)
+        raise NoAnswer(DeviceErrorKind.REFUSED, problem, hint)
 
 
 def _tunnel(wire: _Wire, proxy: Proxy, origin: Origin) -> None:
@@ -587,7 +591,7 @@ def _tunnel(wire: _Wire, proxy: Proxy, origin: Origin) -> None:
     if answer.status != http.HTTPStatus.OK:
         reason = harmless(answer.reason, MOST_REASON)
         told = f"the proxy {proxy} answers {answer.status} {reason}"
-        raise NoAnswer(Trouble.REFUSED, told)
+        raise NoAnswer(DeviceErrorKind.REFUSED, told)
 
 
 # --- What went wrong -----------------------------------------------------------------------------
@@ -603,19 +607,19 @@ def as_no_answer(place: str, until_s: float | None, timeout_s: float) -> Iterato
         yield
     except ssl.SSLCertVerificationError as error:
         raise NoAnswer(
-            Trouble.REFUSED, f"certificate not trusted: {error.verify_message}"
+            DeviceErrorKind.REFUSED, f"certificate not trusted: {error.verify_message}"
         ) from None
     except MayNotConnect as error:
-        raise NoAnswer(Trouble.REFUSED, f"{place}: {error}") from None
+        raise NoAnswer(DeviceErrorKind.REFUSED, f"{place}: {error}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         late = until_s is not None and time.monotonic() >= until_s
         if isinstance(error, TimeoutError) or late:
             problem = f"no complete answer within {timeout_s:g} s"
-            raise NoAnswer(Trouble.TIMEOUT, problem) from None
+            raise NoAnswer(DeviceErrorKind.TIMEOUT, problem) from None
         if isinstance(error, ssl.SSLError):
             problem = f"{place} does not speak TLS: {error.reason}"
-            raise NoAnswer(Trouble.GARBAGE, problem) from None
+            raise NoAnswer(DeviceErrorKind.GARBAGE, problem) from None
         if isinstance(error, OSError | http.client.IncompleteRead):
-            raise NoAnswer(Trouble.UNREACHABLE, f"{place}: {error}") from None
+            raise NoAnswer(DeviceErrorKind.UNREACHABLE, f"{place}: {error}") from None
         problem = f"{place} does not speak HTTP: {type(error).__name__}"
-        raise NoAnswer(Trouble.GARBAGE, problem) from None
+        raise NoAnswer(DeviceErrorKind.GARBAGE, problem) from None

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from wattherd.devices.wire import asking
+from wattherd.devices.wire import cooperative_io
 from wattherd.devices.wire.credentials import read_credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"cipher", "credentials", "level"})
@@ -26,15 +26,15 @@ LEVELS = "user", "operator", "administrator"
 MOST_PROGRAMS = 128
 """Sessions at once in the asking thread; a board that hangs takes one until its timeout."""
 TROUBLES = (
-    ("not found", Trouble.ABSENT),
-    ("Unable to find", Trouble.ABSENT),
-    ("(c1)", Trouble.ABSENT),  # invalid command: no DCMI
-    ("Invalid command", Trouble.ABSENT),
-    ("(cb)", Trouble.ABSENT),  # no such sensor or record
-    ("(d4)", Trouble.REFUSED),  # insufficient privilege
-    ("nsufficient privilege", Trouble.REFUSED),
+    ("not found", DeviceErrorKind.ABSENT),
+    ("Unable to find", DeviceErrorKind.ABSENT),
+    ("(c1)", DeviceErrorKind.ABSENT),  # invalid command: no DCMI
+    ("Invalid command", DeviceErrorKind.ABSENT),
+    ("(cb)", DeviceErrorKind.ABSENT),  # no such sensor or record
+    ("(d4)", DeviceErrorKind.REFUSED),  # insufficient privilege
+    ("nsufficient privilege", DeviceErrorKind.REFUSED),
     # It does not tell a wrong password from a machine that is off.
-    ("Unable to establish", Trouble.UNREACHABLE),
+    ("Unable to establish", DeviceErrorKind.UNREACHABLE),
 )
 """What ipmitool says, and what it means; completion codes are of IPMI 2.0, table 5-2."""
 
@@ -60,16 +60,18 @@ class Ipmitool:
         # The password in the environment, which others cannot see as they do arguments.
         environment = {**os.environ, "IPMI_PASSWORD": known.password.get_secret_value()}
         command = self._command(known.username, asked)
-        run = _run_aside if asking.aside() else subprocess.run
+        run = _run_aside if cooperative_io.aside() else subprocess.run
         try:
             done = run(
                 command, env=environment, capture_output=True, text=True, errors="replace",
                 timeout=self.timeout_s, stdin=subprocess.DEVNULL, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+            raise DeviceError(
+                DeviceErrorKind.TIMEOUT, f"no answer within {self.timeout_s:g} s"
+            ) from None
         except OSError as error:
-            raise DeviceError(Trouble.UNREACHABLE, f"ipmitool: {error.strerror}") from None
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, f"ipmitool: {error.strerror}") from None
         if done.returncode or not done.stdout.strip():
             raise refusal(f"{done.stderr}\n{done.stdout}")
         return done.stdout
@@ -84,13 +86,13 @@ def _run_aside(
     command: Sequence[str], *, env: Mapping[str, str], timeout: float, **_: object
 ) -> subprocess.CompletedProcess[str]:
     """What `subprocess.run` does, in the asking thread: no thread waits for the program's end."""
-    return asking.wait(_ended(command, env, timeout))
+    return cooperative_io.wait(_ended(command, env, timeout))
 
 
 async def _ended(
     command: Sequence[str], env: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    programs = asking.kept("programs", lambda: asyncio.Semaphore(MOST_PROGRAMS))
+    programs = cooperative_io.kept("programs", lambda: asyncio.Semaphore(MOST_PROGRAMS))
     async with programs:
         with (
             tempfile.TemporaryFile() as out,
@@ -147,5 +149,5 @@ def controller(uri: Uri, level: str = "user") -> Ipmitool:
 def refusal(said: str) -> DeviceError:
     """The error that ipmitool's words stand for."""
     line = next(iter(filter(None, map(str.strip, said.splitlines()))), "nothing")
-    trouble = next((meant for sign, meant in TROUBLES if sign in said), Trouble.GARBAGE)
+    trouble = next((meant for sign, meant in TROUBLES if sign in said), DeviceErrorKind.GARBAGE)
     return DeviceError(trouble, f"ipmitool says: {line[:120]}")

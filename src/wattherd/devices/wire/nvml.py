@@ -12,25 +12,25 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.timeouts import TimedCalls
 
 T = TypeVar("T")
 
 ALL = "all"
 TROUBLES = {
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: Trouble.ABSENT,
-    pynvml.NVML_ERROR_NOT_FOUND: Trouble.ABSENT,
-    pynvml.NVML_ERROR_NOT_SUPPORTED: Trouble.ABSENT,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: Trouble.ABSENT,
-    pynvml.NVML_ERROR_NO_PERMISSION: Trouble.REFUSED,
-    pynvml.NVML_ERROR_TIMEOUT: Trouble.TIMEOUT,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: DeviceErrorKind.ABSENT,
+    pynvml.NVML_ERROR_NOT_FOUND: DeviceErrorKind.ABSENT,
+    pynvml.NVML_ERROR_NOT_SUPPORTED: DeviceErrorKind.ABSENT,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: DeviceErrorKind.ABSENT,
+    pynvml.NVML_ERROR_NO_PERMISSION: DeviceErrorKind.REFUSED,
+    pynvml.NVML_ERROR_TIMEOUT: DeviceErrorKind.TIMEOUT,
 }
 """All other errors mean that the driver or the GPU is gone."""
 
 
 @dataclass(slots=True)
-class Gpus:
+class NvmlGpus:
     """The GPUs that `name` stands for: a number, a UUID or `all`."""
 
     name: str
@@ -57,7 +57,7 @@ class Gpus:
             return call(self._handles)
         except pynvml.NVMLError as error:
             self._let_go()
-            trouble = TROUBLES.get(error.value, Trouble.UNREACHABLE)
+            trouble = TROUBLES.get(error.value, DeviceErrorKind.UNREACHABLE)
             raise DeviceError(trouble, f"GPU {self.name}: {error}") from None
 
     def _let_go(self) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.credentials import Credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.http_client import (
     HttpClient,
     HttpRequest,
@@ -49,7 +49,7 @@ class _Answer:
     def raise_for_status(self) -> None:
         """Refuse a failure of the server's."""
         if self.status_code >= 500:
-            raise DeviceError(Trouble.UNREACHABLE, f"token: HTTP {self.status_code}")
+            raise DeviceError(DeviceErrorKind.UNREACHABLE, f"token: HTTP {self.status_code}")
 
 
 class ClientCredentials:
@@ -90,7 +90,7 @@ class ClientCredentials:
             from authlib.oauth2 import OAuth2Client, OAuth2Error
         except ImportError:
             problem = "authlib is not installed: pip install 'wattherd[grid]'"
-            raise DeviceError(Trouble.REFUSED, problem) from None
+            raise DeviceError(DeviceErrorKind.REFUSED, problem) from None
         url = self._find_url(credentials)
         secret = credentials.client_secret.get_secret_value()
         client = OAuth2Client(
@@ -104,15 +104,17 @@ class ClientCredentials:
             token = client.fetch_token(url, grant_type="client_credentials")
         except OAuth2Error as error:
             said = ": ".join(filter(None, (error.error, error.description)))
-            raise DeviceError(Trouble.REFUSED, f"no token from {url}: {said}") from None
+            raise DeviceError(DeviceErrorKind.REFUSED, f"no token from {url}: {said}") from None
         except (ValueError, TypeError, AttributeError):
-            raise DeviceError(Trouble.GARBAGE, f"no token from {url}: no JSON object") from None
+            raise DeviceError(
+                DeviceErrorKind.GARBAGE, f"no token from {url}: no JSON object"
+            ) from None
         self._keep(token, url)
 
     def _keep(self, token: Mapping[str, Any], url: str) -> None:
         text = token.get("access_token")
         if not isinstance(text, str) or not text or not text.isprintable():
-            raise DeviceError(Trouble.GARBAGE, f"no token from {url}: none in the answer")
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"no token from {url}: none in the answer")
         try:
             life_s = float(token.get("expires_in") or MOST_LIFE_S)
         except (TypeError, ValueError):
@@ -161,5 +163,5 @@ class _Session:
         except NoAnswer as failure:
             raise DeviceError(failure.trouble, f"token: {failure.problem}") from None
         except ValueError:
-            raise DeviceError(Trouble.GARBAGE, f"token: {url!r} is no address") from None
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"token: {url!r} is no address") from None
         return _Answer(raw.status, raw.body)

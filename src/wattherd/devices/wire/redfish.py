@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from wattherd.devices.wire import web
 from wattherd.devices.wire.credentials import Credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 T = TypeVar("T")
 Resource = Mapping[str, Any]
@@ -47,21 +47,23 @@ def find(
     """
     resource = source.get(path)
     if not isinstance(resource, dict):
-        raise DeviceError(Trouble.GARBAGE, f"{path} is no Redfish resource")
+        raise DeviceError(DeviceErrorKind.GARBAGE, f"{path} is no Redfish resource")
     try:
         found = pick(resource)
         onward = [] if found is not None else _links(resource, path, ways)
     except BROKEN as error:
-        raise DeviceError(Trouble.GARBAGE, f"{path} is no Redfish resource: {error}") from None
+        raise DeviceError(
+            DeviceErrorKind.GARBAGE, f"{path} is no Redfish resource: {error}"
+        ) from None
     if found is not None:
         return found, path
     for way in onward if steps else ():
         try:
             return find(source, way, pick, ways, steps - 1)
         except DeviceError as error:
-            if error.trouble is not Trouble.ABSENT:
+            if error.trouble is not DeviceErrorKind.ABSENT:
                 raise
-    raise DeviceError(Trouble.ABSENT, f"nothing of the kind in {path}")
+    raise DeviceError(DeviceErrorKind.ABSENT, f"nothing of the kind in {path}")
 
 
 def _links(resource: Resource, path: str, ways: Sequence[str]) -> Sequence[str]:
@@ -70,5 +72,7 @@ def _links(resource: Resource, path: str, ways: Sequence[str]) -> Sequence[str]:
         return [resource[name]["@odata.id"] for name in ways if resource.get(name)]
     paths: list[str] = [member["@odata.id"] for member in members]
     if len(paths) > 1:
-        raise DeviceError(Trouble.ABSENT, f"{path} has several members: name one of {paths}")
+        raise DeviceError(
+            DeviceErrorKind.ABSENT, f"{path} has several members: name one of {paths}"
+        )
     return paths

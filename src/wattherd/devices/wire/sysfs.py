@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 
 def text(path: Path) -> str:
@@ -18,9 +18,9 @@ def text(path: Path) -> str:
     except PermissionError:
         # RAPL is readable by root alone since CVE-2020-8694 (power side channels).
         problem = f"{path} may not be read: run as root, or let your group read it"
-        raise DeviceError(Trouble.REFUSED, problem) from None
+        raise DeviceError(DeviceErrorKind.REFUSED, problem) from None
     except OSError as error:
-        raise DeviceError(Trouble.UNREACHABLE, f"{path}: {error.strerror}") from None
+        raise DeviceError(DeviceErrorKind.UNREACHABLE, f"{path}: {error.strerror}") from None
 
 
 def number(path: Path) -> int:
@@ -31,7 +31,7 @@ def number(path: Path) -> int:
     """
     said = text(path)
     if not said.isdecimal():
-        raise DeviceError(Trouble.GARBAGE, f"{path} says {said!r}")
+        raise DeviceError(DeviceErrorKind.GARBAGE, f"{path} says {said!r}")
     return int(said)
 
 
@@ -48,8 +48,8 @@ def write(path: Path, value: int) -> None:
             file.truncate()
     except PermissionError:
         problem = f"{path} may not be written: run as root (the BIOS may also have locked it)"
-        raise DeviceError(Trouble.REFUSED, problem) from None
+        raise DeviceError(DeviceErrorKind.REFUSED, problem) from None
     except FileNotFoundError:
-        raise DeviceError(Trouble.ABSENT, f"{path} does not exist") from None
+        raise DeviceError(DeviceErrorKind.ABSENT, f"{path} does not exist") from None
     except OSError as error:
-        raise DeviceError(Trouble.REFUSED, f"{path}: {error.strerror}") from None
+        raise DeviceError(DeviceErrorKind.REFUSED, f"{path}: {error.strerror}") from None

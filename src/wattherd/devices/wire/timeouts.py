@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 
 T = TypeVar("T")
 
@@ -36,17 +36,19 @@ class TimedCalls:
                 machine has no thread to give.
         """
         if self.hangs:
-            raise DeviceError(Trouble.TIMEOUT, "an earlier call still hangs")
+            raise DeviceError(DeviceErrorKind.TIMEOUT, "an earlier call still hangs")
         answers: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
         self._hanging = threading.Thread(target=_answer, args=[call, answers], daemon=True)
         try:
             self._hanging.start()
         except RuntimeError:
-            raise DeviceError(Trouble.TIMEOUT, "no thread can be had to ask it") from None
+            raise DeviceError(DeviceErrorKind.TIMEOUT, "no thread can be had to ask it") from None
         try:
             answer = answers.get(timeout=self.timeout_s)
         except queue.Empty:
-            raise DeviceError(Trouble.TIMEOUT, f"no answer within {self.timeout_s:g} s") from None
+            raise DeviceError(
+                DeviceErrorKind.TIMEOUT, f"no answer within {self.timeout_s:g} s"
+            ) from None
         self._hanging.join()
         if isinstance(answer, Exception):
             raise answer

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattherd.devices.wire import asking, http_client
+from wattherd.devices.wire import cooperative_io, http_client
 from wattherd.devices.wire.credentials import Credentials, read_credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.http_client import (
     PORTS,
     HttpClient,
@@ -26,7 +26,7 @@ from wattherd.devices.wire.http_client import (
     NoAnswer,
     Origin,
 )
-from wattherd.devices.wire.http_kept import KeptConnections
+from wattherd.devices.wire.http_pool import KeptConnections
 from wattherd.devices.wire.uri import Uri
 
 OPTIONS = frozenset({"credentials", "insecure", "ca"})
@@ -83,7 +83,7 @@ class Server:
         Raises:
             DeviceError: no answer in time, none for us, or none that is JSON.
         """
-        shared = asking.sharing()
+        shared = cooperative_io.sharing()
         if shared is None:
             return self._got(target)
         # Devices behind one board ask it for the same document: once a round is enough.
@@ -92,7 +92,7 @@ class Server:
     def _got(self, target: str) -> Any:
         answer = self.request("GET", target)
         if answer.content is None:
-            raise DeviceError(Trouble.GARBAGE, f"{target} is no JSON: b''")
+            raise DeviceError(DeviceErrorKind.GARBAGE, f"{target} is no JSON: b''")
         return answer.content
 
     def request(
@@ -109,7 +109,7 @@ class Server:
         if content is not None:
             head["Content-Type"] = "application/json"
         if method != "GET":
-            asking.unshare()
+            cooperative_io.unshare()
         raw = self._exchange(HttpRequest(method, target, head, body))
         etag = raw.headers.get("etag", "")
         if raw.status == http.HTTPStatus.NOT_MODIFIED:
@@ -119,15 +119,19 @@ class Server:
         try:
             return WebAnswer(json.loads(raw.body) if raw.body.strip() else None, etag)
         except (ValueError, RecursionError):  # the latter: brackets in brackets in brackets
-            raise DeviceError(Trouble.GARBAGE, f"{target} is no JSON: {raw.body[:40]!r}") from None
+            raise DeviceError(
+                DeviceErrorKind.GARBAGE, f"{target} is no JSON: {raw.body[:40]!r}"
+            ) from None
 
     def _exchange(self, request: HttpRequest) -> http_client.HttpAnswer:
         scheme = "http" if self.tls is None else "https"
         origin = Origin(scheme, self.host, self.port, self.unix)
         rules = HttpRules(timeout_s=self.timeout_s, most_bytes=MOST_BYTES, tls=self.tls)
         try:
-            if asking.aside():
-                return asking.wait(asking.kept("http", KeptConnections).ask(origin, rules, request))
+            if cooperative_io.aside():
+                return cooperative_io.wait(
+                    cooperative_io.kept("http", KeptConnections).ask(origin, rules, request)
+                )
             return HttpClient(origin, rules).ask(request)
         except NoAnswer as failure:
             problem = failure.problem
@@ -182,14 +186,14 @@ def no_answer(target: str, raw: http_client.HttpAnswer) -> DeviceError:
     match raw.status:
         case 401 | 403:
             said = _said(raw.body)
-            return DeviceError(Trouble.REFUSED, f"{problem}{said}; see ?credentials=FILE")
+            return DeviceError(DeviceErrorKind.REFUSED, f"{problem}{said}; see ?credentials=FILE")
         case 404 | 410:
-            return DeviceError(Trouble.ABSENT, problem)
+            return DeviceError(DeviceErrorKind.ABSENT, problem)
         case _ if 300 <= raw.status < 400:
-            return DeviceError(Trouble.REFUSED, f"{problem}: redirects are not followed")
+            return DeviceError(DeviceErrorKind.REFUSED, f"{problem}: redirects are not followed")
         case _ if raw.status >= 500:
-            return DeviceError(Trouble.UNREACHABLE, f"{problem}{_said(raw.body)}")
-    return DeviceError(Trouble.GARBAGE, f"{problem}{_said(raw.body)}")
+            return DeviceError(DeviceErrorKind.UNREACHABLE, f"{problem}{_said(raw.body)}")
+    return DeviceError(DeviceErrorKind.GARBAGE, f"{problem}{_said(raw.body)}")
 
 
 def _said(body: bytes) -> str:

@@ -26,9 +26,9 @@ from wattherd.engine.placement.kernels import (
     derive,
 )
 from wattherd.errors import Bug, UserError
-from wattherd.estimate.expected_packing import Outlook, no_outlook
+from wattherd.estimate.expected_packing import PackingOutlook, no_outlook
 from wattherd.estimate.node_power import PowerColumns
-from wattherd.estimate.target import Target
+from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.request import Request
@@ -133,9 +133,9 @@ class ClusterState:
     def __init__(
         self,
         cluster: ClusterSpec,
-        target: Target,
+        target: TargetWorkload,
         power: PowerColumns,
-        outlook: Outlook | None = None,
+        outlook: PackingOutlook | None = None,
     ) -> None:
         """Start with everything free.
 
@@ -275,7 +275,7 @@ def _bits_of(gpus: tuple[int, ...]) -> int:
     return sum(1 << gpu for gpu in gpus)
 
 
-def _empty_nodes(cluster: ClusterSpec, target: Target) -> Nodes:
+def _empty_nodes(cluster: ClusterSpec, target: TargetWorkload) -> Nodes:
     specs = cluster.nodes
     rows, gpus = len(specs), max([1, *(node.gpu_count for node in specs)])
     tasks = len(target.weight)

@@ -11,7 +11,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.policy.power.choices import Floats, Ints, PowerChoices
 from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.rounding import stepped
-from wattherd.policy.power.rules import Chosen, Question
+from wattherd.policy.power.rules import ChoiceProblem, Chosen
 
 # --- The linear program of a power allocation in solvers: what water-filling is judged by.
 #
@@ -21,7 +21,7 @@ HINT = "pip install 'wattherd[lp]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class MilpSolution:
     """The optimum, the parts of all choices (C,), and a watt's worth in each domain (D,)."""
 
     value: float
@@ -48,7 +48,7 @@ def program(menu: PowerChoices, limits: DomainRoom) -> tuple[Any, Any]:
     return each, csr_array((loads, (path[rows, at], rows)), shape=shape)
 
 
-def by_highs(menu: PowerChoices, limits: DomainRoom, method: str = "highs") -> Solved:
+def by_highs(menu: PowerChoices, limits: DomainRoom, method: str = "highs") -> MilpSolution:
     """HiGHS through SciPy; `method` is one of `scipy.optimize.linprog`.
 
     Raises:
@@ -64,7 +64,7 @@ def by_highs(menu: PowerChoices, limits: DomainRoom, method: str = "highs") -> S
     )  # fmt: skip
     if found.x is None:
         raise ClusterError(f"no allocation found: {found.message}")
-    return Solved(-float(found.fun), found.x, -np.asarray(found.ineqlin.marginals))
+    return MilpSolution(-float(found.fun), found.x, -np.asarray(found.ineqlin.marginals))
 
 
 def by_clarabel(menu: PowerChoices, limits: DomainRoom) -> float:
@@ -99,7 +99,7 @@ GAP = 1e-6
 MOST_NODES = 200_000
 
 
-def exact(question: Question) -> Chosen:
+def exact(question: ChoiceProblem) -> Chosen:
     """By integer program: one binary per choice, one of them per job, every domain in its budget.
 
     Raises:
@@ -123,7 +123,7 @@ def exact(question: Question) -> Chosen:
     return question.chosen(menu.highest(found.x > 0.5))
 
 
-def relaxed(question: Question) -> Chosen:
+def relaxed(question: ChoiceProblem) -> Chosen:
     """By linear program, rounded down to measured points; then the single steps that still fit.
 
     Raises:

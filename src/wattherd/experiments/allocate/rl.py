@@ -9,14 +9,14 @@ import numpy as np
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.experiments.power_rl.train import load
-from wattherd.policy.power.bidder import IDLE_PART, Bidder, Knowledge, features, sigmoid_parts
+from wattherd.policy.power.bidder import IDLE_PART, Bidder, BidderInputs, features, sigmoid_parts
 from wattherd.policy.power.choices import Floats, PowerChoices
 from wattherd.policy.power.contract import PowerAsk
 from wattherd.policy.power.in_tree import levelled_by
 from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.market import running
 from wattherd.policy.power.proposal import guarded
-from wattherd.policy.power.rules import Chosen, Question, must_run
+from wattherd.policy.power.rules import ChoiceProblem, Chosen, must_run
 
 UNKNOWN_S = 1800.0
 """Assumed of jobs whose remaining work is not given: half an hour, the median in training."""
@@ -34,7 +34,7 @@ class LearnedRule:
         """
         self._policy: Bidder = load(path)
 
-    def __call__(self, question: Question) -> Chosen:
+    def __call__(self, question: ChoiceProblem) -> Chosen:
         """Measured points within what the policy proposes.
 
         Raises:
@@ -74,11 +74,11 @@ def _line(low_w: float, high_w: float) -> PowerCurve:
     )
 
 
-def _known(question: Question, menu: PowerChoices) -> Knowledge:
+def _known(question: ChoiceProblem, menu: PowerChoices) -> BidderInputs:
     """What the policy was trained to see, from measured points; `menu` holds relative rates."""
     curves = question.curves
     seconds = np.array([_remaining_s(curve) for curve in curves])
-    return Knowledge(
+    return BidderInputs(
         exponent=_exponents(menu),
         doubt=np.zeros(menu.jobs),
         remaining_s=seconds,

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Count, CurveChoice, JobCurve
+from wattherd.estimate.measured_curve import CountedWatts, CurveChoice, JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import Allocator, DomainRoom, one_budget, tree_limits
 from wattherd.policy.power.market import equilibrium
-from wattherd.policy.power.rules import PAUSING, RULES, Chosen, Question
+from wattherd.policy.power.rules import PAUSING, RULES, ChoiceProblem, Chosen
 from wattherd.spelling import hint_for
 
 SCHEMA = "wattherd.allocate/1"
 ORACLES = ("lp", "milp")
-Rule = Callable[[Question], Chosen]
+Rule = Callable[[ChoiceProblem], Chosen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class AllocationTerms:
 
     budget_w: float | None
     tree: PowerTree | None = None
-    count: Count = Count.DRAW
+    count: CountedWatts = CountedWatts.DRAW
     paused_w: float | None = None
 
     def limits(self, curves: Sequence[JobCurve]) -> DomainRoom:
@@ -115,14 +115,16 @@ def allocation(curves: Sequence[JobCurve], terms: AllocationTerms, policy: str) 
     return document
 
 
-def asked(curves: Sequence[JobCurve], terms: AllocationTerms, *, pausing: bool = False) -> Question:
+def asked(
+    curves: Sequence[JobCurve], terms: AllocationTerms, *, pausing: bool = False
+) -> ChoiceProblem:
     """What is to be allocated; `pausing` allows it at no watts where the terms do not."""
     paused_w = 0.0 if pausing and terms.paused_w is None else terms.paused_w
     choices = [curve.choices(terms.count, paused_w=paused_w) for curve in curves]
-    return Question(curves=curves, choices=choices, limits=terms.limits(curves))
+    return ChoiceProblem(curves=curves, choices=choices, limits=terms.limits(curves))
 
 
-def _optimum(question: Question, weight: float) -> dict[str, Any]:
+def _optimum(question: ChoiceProblem, weight: float) -> dict[str, Any]:
     """What fractions of choices could reach, and what one more watt of each budget would add."""
     allocator = Allocator(question.menu, question.limits)
     filling, room_w = allocator.filling, question.limits.room_w
@@ -135,7 +137,7 @@ def _by_domain(limits: DomainRoom, prices: np.ndarray) -> dict[str, float]:
     return dict(zip(limits.names, prices.tolist(), strict=True))
 
 
-def _market(question: Question, taken: Sequence[CurveChoice]) -> dict[str, Any]:
+def _market(question: ChoiceProblem, taken: Sequence[CurveChoice]) -> dict[str, Any]:
     """The market in which caps between measured ones are reached by spending time at both."""
     weight = question.weight
     found = equilibrium(question.menu, question.limits, weight)

@@ -38,7 +38,7 @@ SETTLED_S = 60.0
 """For so long draw has to stay at or below the target for it to count as reached."""
 
 
-class Method(StrEnum):
+class BaselineMethod(StrEnum):
     """How the baseline is made."""
 
     HOUR_BEFORE = "hour-before"
@@ -110,7 +110,7 @@ class DeliveryEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class QuarterHour:
     """A quarter of an hour (the last one may be shorter); NaN where too little was read."""
 
     start_s: float
@@ -133,9 +133,9 @@ class Delivery:
     `above_s` is all time above it, `unseen_s` time without a reading, which proves nothing.
     """
 
-    method: Method
+    method: BaselineMethod
     basis: str
-    slots: tuple[Slot, ...]
+    slots: tuple[QuarterHour, ...]
     reduction_w: float
     asked_w: float
     energy_j: float
@@ -153,7 +153,7 @@ class Delivery:
 def delivered(
     readings: DeliveredWatts,
     event: DeliveryEvent,
-    method: Method,
+    method: BaselineMethod,
     *,
     zone: tzinfo = UTC,
     event_days: frozenset[date] = frozenset(),
@@ -165,7 +165,7 @@ def delivered(
     """
     baseline, basis = (
         _hour_before(readings, event)
-        if method is Method.HOUR_BEFORE
+        if method is BaselineMethod.HOUR_BEFORE
         else _ten_in_ten(readings, event, zone, event_days)
     )
     slots = []
@@ -173,7 +173,7 @@ def delivered(
         draw_w, seen = readings.mean_w(start_s, end_s)
         base_w = baseline(start_s, end_s)
         slots.append(
-            Slot(
+            QuarterHour(
                 start_s=start_s,
                 end_s=end_s,
                 baseline_w=base_w,
@@ -271,7 +271,7 @@ def _moment(day: date, zone: tzinfo) -> float:
 
 
 def _lateness(
-    readings: DeliveredWatts, event: DeliveryEvent, slots: Sequence[Slot]
+    readings: DeliveredWatts, event: DeliveryEvent, slots: Sequence[QuarterHour]
 ) -> tuple[float, float, float]:
     """When draw stayed at or below its target, time above it, and the worst excess in watts."""
     first = int(np.searchsorted(readings.ends_s, event.start_s, side="right"))

@@ -15,12 +15,12 @@ from wattherd.devices.signals.openadr3 import Vtn, promise_report
 from wattherd.devices.wire.uri import parse
 from wattherd.engine.power.limit_timeline import LimitPeriod
 from wattherd.errors import UserError
-from wattherd.estimate.promise import LowerableLoad, Promise
+from wattherd.estimate.reduction_promise import LowerableLoad, Promise
 from wattherd.experiments.grid.delivery import (
+    BaselineMethod,
     DeliveredWatts,
     Delivery,
     DeliveryEvent,
-    Method,
     delivered,
     readings_of,
 )
@@ -129,7 +129,7 @@ def delivery_document(found: Delivery) -> dict[str, Any]:
 def proof(
     readings: DeliveredWatts,
     event: DeliveryEvent,
-    method: Method,
+    method: BaselineMethod,
     zone: tzinfo,
     event_days: tuple[str, ...],
 ) -> Delivery:

@@ -29,7 +29,7 @@ HEADER = "# Imported by `wattherd power tree import`; edits are kept when it is 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class TreeImport:
     """What an import found: the tree to write, how that differs from the file, what is missing."""
 
     system: str
@@ -80,7 +80,7 @@ def inventory(
     return found
 
 
-def imported(system: str, source: str, found: Inventory, rating: Rating, file: Path) -> Imported:
+def imported(system: str, source: str, found: Inventory, rating: Rating, file: Path) -> TreeImport:
     """The tree of an inventory, merged with what `file` holds.
 
     Raises:
@@ -100,7 +100,7 @@ def imported(system: str, source: str, found: Inventory, rating: Rating, file: P
         )
     else:
         branches, changes = merged(before, mine, now)
-    result = Imported(
+    result = TreeImport(
         system=system,
         source=source.partition("?")[0],
         domains=domains,
@@ -112,7 +112,7 @@ def imported(system: str, source: str, found: Inventory, rating: Rating, file: P
     return result
 
 
-def write(result: Imported, file: Path) -> None:
+def write(result: TreeImport, file: Path) -> None:
     """Write the tree and what was imported, each whole or not at all."""
     text = yaml.safe_dump(document_of(result.branches), sort_keys=False, allow_unicode=True)
     head = _head(file) if file.exists() else HEADER
@@ -187,7 +187,7 @@ def _mine(file: Path) -> list[FileDomain]:
     return branches_of(document)
 
 
-def _check(result: Imported, file: Path) -> None:
+def _check(result: TreeImport, file: Path) -> None:
     """What would be written can be read again."""
     document = document_of(result.branches)
     spec = DomainSpec.model_validate(document)

@@ -12,9 +12,9 @@ from wattherd.errors import UserError
 from wattherd.experiments.placement.policies import build_placer, place_policy, warm_up
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import TracePod
-from wattherd.sim.churn import Timeline, Visit, churn, steady_visits
+from wattherd.sim.churn import ChurnRequest, ChurnTimeline, churn, steady_visits
 from wattherd.sim.pack import ready_placer
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 SCHEMA = "wattherd.churn/1"
 WARM_UP = 0.1
@@ -50,7 +50,7 @@ def run_churn(experiment: ChurnExperiment, policy: str, seed: int) -> dict[str, 
     return {**row, "cpu_s": round(cpu_s, 3)}
 
 
-def _visits(experiment: ChurnExperiment, seed: int) -> list[Visit]:
+def _visits(experiment: ChurnExperiment, seed: int) -> list[ChurnRequest]:
     if not experiment.cluster.gpu_milli:
         raise UserError("the cluster has no GPU", hint="load is a share of its GPUs")
     lasting = [pod for pod in experiment.pods if pod.duration_s]
@@ -71,7 +71,7 @@ def _visits(experiment: ChurnExperiment, seed: int) -> list[Visit]:
 
 
 def _averages(
-    experiment: ChurnExperiment, visits: list[Visit], timeline: Timeline
+    experiment: ChurnExperiment, visits: list[ChurnRequest], timeline: ChurnTimeline
 ) -> dict[str, object]:
     capacity = experiment.cluster.gpu_milli
     start_s = WARM_UP * float(timeline.time_s[-1])

@@ -29,12 +29,12 @@ from wattherd.experiments.placement.policies import (
 )
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.request import TracePod
-from wattherd.sim.curve import Grid, LoadCurve, binned, gridded
+from wattherd.sim.curve import LoadCurve, LoadGrid, binned, gridded
 from wattherd.sim.pack import PackingRun, by_core, pack, ready_placer
 from wattherd.store.run_dir import RunDir, file_stem
 from wattherd.workload.arrivals import Arrivals, draw_arrivals, read_order
-from wattherd.workload.impossible import ImpossibleRequest
-from wattherd.workload.streams import stream
+from wattherd.workload.impossible_requests import ImpossibleRequest
+from wattherd.workload.random_streams import stream
 
 SCHEMA = "wattherd.pack/1"
 DECISION_COLUMNS = (
@@ -96,7 +96,7 @@ class MeasuredPack:
     power_w: float
     cpu_s: float
     curve: LoadCurve
-    grid: Grid = field(repr=False)
+    grid: LoadGrid = field(repr=False)
 
 
 def run_once(experiment: Experiment, policy: str, seed: int) -> MeasuredPack:

@@ -13,7 +13,7 @@ from wattherd.engine.placement.state import ClusterState
 from wattherd.errors import UserError
 from wattherd.estimate.expected_packing import outlook_of
 from wattherd.estimate.node_power import gpu_power_mw, power_columns
-from wattherd.estimate.target import target_workload
+from wattherd.estimate.target_workload import target_workload
 from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.request import Request, TracePod

@@ -18,9 +18,9 @@ import numpy as np
 from wattherd.errors import UserError
 from wattherd.estimate.fleet_curves import FleetCurves, FleetTerms
 from wattherd.estimate.learned_curve import CurveSample
-from wattherd.estimate.measured_curve import Count, JobCurve, Point
+from wattherd.estimate.measured_curve import CountedWatts, JobCurve, MeasuredPoint
 from wattherd.policy.power.allocation import allocate, one_budget
-from wattherd.policy.power.learning import Caps, LearningAllocator, Manners
+from wattherd.policy.power.learning import Caps, ExplorationTerms, LearningAllocator
 
 SCHEMA = "wattherd.learn/1"
 LEAST_NOISE = 0.002
@@ -28,7 +28,7 @@ LEAST_NOISE = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class LearningScenario:
     """Budgets as shares of the summed draw at each job's highest-draw point, and the noise.
 
     `paused_w` lets jobs pause at that draw; `meter_sd` is the relative error of a meter that reads
@@ -65,7 +65,7 @@ class Lesson:
             raise UserError("noise lies from 0 to below 1", field="--noise", hint="0.05")
 
 
-def lesson(curves: Sequence[JobCurve], terms: Lesson) -> dict[str, Any]:
+def lesson(curves: Sequence[JobCurve], terms: LearningScenario) -> dict[str, Any]:
     """The document of one file: a run per budget and seed.
 
     Raises:
@@ -104,7 +104,9 @@ def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> dict[str, Any]:
+def _run(
+    curves: Sequence[JobCurve], terms: LearningScenario, share: float, seed: int
+) -> dict[str, Any]:
     budget_w = share * sum(max(point.power_w for point in curve.points) for curve in curves)
     optimum = _optimum(curves, terms, budget_w)
     learner = _started(curves, terms, budget_w)
@@ -139,7 +141,9 @@ def _run(curves: Sequence[JobCurve], terms: Lesson, share: float, seed: int) -> 
     }
 
 
-def _started(curves: Sequence[JobCurve], terms: Lesson, budget_w: float) -> LearningAllocator:
+def _started(
+    curves: Sequence[JobCurve], terms: LearningScenario, budget_w: float
+) -> LearningAllocator:
     """Of every job, only its caps and devices are known."""
     fleet = FleetCurves.start(
         [[point.cap_w for point in curve.points] for curve in curves],
@@ -151,13 +155,13 @@ def _started(curves: Sequence[JobCurve], terms: Lesson, budget_w: float) -> Lear
         weights=tuple(curve.weight for curve in curves),
         budget_w=budget_w,
         paused_w=terms.paused_w,
-        manners=Manners(rounds=terms.rounds),
+        exploration=ExplorationTerms(rounds=terms.rounds),
         meter_sd=terms.meter_sd,
     )
 
 
 def _metered(
-    curves: Sequence[JobCurve], caps: Caps, terms: Lesson, chance: np.random.Generator
+    curves: Sequence[JobCurve], caps: Caps, terms: LearningScenario, chance: np.random.Generator
 ) -> float | None:
     """What the meter above all jobs reads; None without one."""
     if terms.meter_sd is None:
@@ -165,7 +169,7 @@ def _metered(
     return _drawn(curves, caps, terms) * float(np.exp(chance.normal(0.0, terms.meter_sd)))
 
 
-def _drawn(curves: Sequence[JobCurve], caps: Caps, terms: Lesson) -> float:
+def _drawn(curves: Sequence[JobCurve], caps: Caps, terms: LearningScenario) -> float:
     """Watts truly drawn."""
     return math.fsum(
         _measured(curve, cap).power_w if cap else terms.paused_w or 0.0
@@ -173,17 +177,17 @@ def _drawn(curves: Sequence[JobCurve], caps: Caps, terms: Lesson) -> float:
     )
 
 
-def _sample(true: Point, chance: np.random.Generator, noise_sd: float) -> CurveSample:
+def _sample(true: MeasuredPoint, chance: np.random.Generator, noise_sd: float) -> CurveSample:
     watts, rate = np.exp(chance.normal(0.0, noise_sd, 2))
     return CurveSample(true.cap_w, true.power_w * float(watts), true.rate * float(rate))
 
 
-def _measured(curve: JobCurve, cap_w: float) -> Point:
+def _measured(curve: JobCurve, cap_w: float) -> MeasuredPoint:
     return next(point for point in curve.points if point.cap_w == cap_w)
 
 
-def _optimum(curves: Sequence[JobCurve], terms: Lesson, budget_w: float) -> float:
-    choices = [curve.choices(Count.DRAW, paused_w=terms.paused_w) for curve in curves]
+def _optimum(curves: Sequence[JobCurve], terms: LearningScenario, budget_w: float) -> float:
+    choices = [curve.choices(CountedWatts.DRAW, paused_w=terms.paused_w) for curve in curves]
     chosen = allocate(choices, one_budget(len(choices), budget_w))
     worth = sum(one[at].value for one, at in zip(choices, chosen, strict=True))
     return worth / sum(curve.weight for curve in curves)

@@ -32,7 +32,11 @@ from wattherd.experiments.power_models.judge import (
     select,
 )
 from wattherd.experiments.power_models.learners import LEARNERS, fit
-from wattherd.experiments.power_models.measured_once import OnceJudged, judged_once, read_once
+from wattherd.experiments.power_models.measured_once import (
+    MeasuredOnceErrors,
+    judged_once,
+    read_once,
+)
 from wattherd.experiments.power_models.saturation import SATURATION, able
 from wattherd.spelling import hint_for
 from wattherd.workload.power_rows import KnownPeakRates
@@ -138,7 +142,7 @@ def _lacks_rate_only(row: PowerRow) -> bool:
     return "gpu_flops" not in row.values and {"batch_size", "flops"} <= set(row.values)
 
 
-def _once_document(once: OnceJudged | None) -> list[dict[str, Any]]:
+def _once_document(once: MeasuredOnceErrors | None) -> list[dict[str, Any]]:
     """Errors of one measurement carried to other caps, on GPU types that had no part in it."""
     if once is None:
         return []
@@ -319,7 +323,7 @@ class FittedModel:
     book: SignatureBook
     stranger: PowerModel | None = None
     better: frozenset[str] | None = None
-    once: OnceJudged | None = None
+    once: MeasuredOnceErrors | None = None
     peaks: KnownPeakRates = field(default_factory=KnownPeakRates)
     rows: int = 0
     data_id: str = ""

@@ -134,7 +134,7 @@ def by_gpu(rows: Sequence[PowerRow], errors: Floats) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedFeature:
     """A feature that selection gave up, with MAPE in percent before and after."""
 
     feature: str
@@ -144,7 +144,7 @@ class Dropped:
 
 def select(
     rows: Sequence[PowerRow], names: Sequence[str], learner: str, seed: int = 0
-) -> tuple[tuple[str, ...], tuple[Dropped, ...]]:
+) -> tuple[tuple[str, ...], tuple[DroppedFeature, ...]]:
     """Backward elimination on held-out jobs: what is kept, and what was dropped in that order.
 
     The feature least missed goes as long as the error grows by no more than one standard error of
@@ -152,7 +152,7 @@ def select(
     Breiman et al., 1984). What tells GPU types apart stays: jobs held out do not miss it, as the
     types are known by other features, but types never seen do.
     """
-    kept, gone = list(names), list[Dropped]()
+    kept, gone = list(names), list[DroppedFeature]()
     now = _job_errors(rows, kept, learner, seed)
     while len(kept) > 1 and (able_to_go := [name for name in kept if name not in OF_TYPES]):
         tries = [
@@ -163,7 +163,7 @@ def select(
         more = after - now
         if more.mean() > more.std(ddof=1) / np.sqrt(len(more)):
             break
-        gone.append(Dropped(name, 100 * float(now.mean()), 100 * float(after.mean())))
+        gone.append(DroppedFeature(name, 100 * float(now.mean()), 100 * float(after.mean())))
         kept.remove(name)
         now = after
     return tuple(kept), tuple(gone)

@@ -43,7 +43,7 @@ class _Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnceJudged:
+class MeasuredOnceErrors:
     """The fitted rule, and for each direction errors in percent and half-widths in logs.
 
     `error_pct` and `covered` (a share of 1, of intervals as wide as asked) are by GPU type, each
@@ -67,15 +67,15 @@ class OnceJudged:
         return {"corner": self.once.corner, "error_pct": errors, "half_width": widths}
 
 
-def read_once(plain: Mapping[str, Any]) -> OnceJudged:
+def read_once(plain: Mapping[str, Any]) -> MeasuredOnceErrors:
     """What `plain` describes."""
     widths = {k: math.inf if v is None else float(v) for k, v in plain["half_width"].items()}
-    return OnceJudged(
+    return MeasuredOnceErrors(
         once=MeasuredOnce(float(plain["corner"])), error_pct=plain["error_pct"], half_width=widths
     )
 
 
-def judged_once(rows: Sequence[PowerRow], coverage: float) -> OnceJudged | None:
+def judged_once(rows: Sequence[PowerRow], coverage: float) -> MeasuredOnceErrors | None:
     """The rule of all jobs measured under two caps or more; None if there is none."""
     pairs = _pairs(rows)
     if not len(pairs.gpu):
@@ -91,7 +91,7 @@ def judged_once(rows: Sequence[PowerRow], coverage: float) -> OnceJudged | None:
         found[direction] = {gpu: pct for gpu, pct in told.items() if pct is not None}
         widths[direction] = group_half_width(some, coverage)
         held[direction] = _covered(pairs, chosen, errors, coverage)
-    return OnceJudged(once=_fitted(pairs), error_pct=found, half_width=widths, covered=held)
+    return MeasuredOnceErrors(once=_fitted(pairs), error_pct=found, half_width=widths, covered=held)
 
 
 def _left_out(pairs: _Pairs) -> Floats:

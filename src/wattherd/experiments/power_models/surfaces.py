@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Count, CurveChoice, JobCurve
-from wattherd.estimate.surface import Surface, SurfacePoint, Value
+from wattherd.estimate.measured_curve import CountedWatts, CurveChoice, JobCurve
+from wattherd.estimate.surface import Surface, SurfaceGoal, SurfacePoint
 from wattherd.policy.power.allocation import allocate, one_budget
 
 SCHEMA = "wattherd.surface/1"
 FIXED, FREE = "fixed", "free"
 
 
-def curves_of(surfaces: Sequence[Surface], batch: str, value: Value) -> tuple[JobCurve, ...]:
+def curves_of(surfaces: Sequence[Surface], batch: str, value: SurfaceGoal) -> tuple[JobCurve, ...]:
     """Curves for `power allocate`: with the batch `free` one per job, else one per global batch.
 
     Raises:
@@ -88,7 +88,7 @@ def _shown(point: SurfacePoint, best: float) -> dict[str, Any]:
 
 
 def _budget(surfaces: Sequence[Surface], share: float, budget_w: float) -> dict[str, Any]:
-    ways = {value: _chosen(surfaces, value, budget_w) for value in Value}
+    ways = {value: _chosen(surfaces, value, budget_w) for value in SurfaceGoal}
     return {
         "budget_share": share,
         "budget_w": budget_w,
@@ -96,9 +96,9 @@ def _budget(surfaces: Sequence[Surface], share: float, budget_w: float) -> dict[
     }
 
 
-def _chosen(surfaces: Sequence[Surface], value: Value, budget_w: float) -> list[SurfacePoint]:
+def _chosen(surfaces: Sequence[Surface], value: SurfaceGoal, budget_w: float) -> list[SurfacePoint]:
     curves = curves_of(surfaces, FREE, value)
-    choices: list[Sequence[CurveChoice]] = [curve.choices(Count.DRAW) for curve in curves]
+    choices: list[Sequence[CurveChoice]] = [curve.choices(CountedWatts.DRAW) for curve in curves]
     taken = allocate(choices, one_budget(len(choices), budget_w))
     return [
         _source(surface, value, one[at])
@@ -106,7 +106,7 @@ def _chosen(surfaces: Sequence[Surface], value: Value, budget_w: float) -> list[
     ]
 
 
-def _source(surface: Surface, value: Value, choice: CurveChoice) -> SurfacePoint:
+def _source(surface: Surface, value: SurfaceGoal, choice: CurveChoice) -> SurfacePoint:
     return next(one for one in surface.points if one.point(value) == choice.point)
 
 

@@ -11,7 +11,7 @@ from wattherd.experiments.power_rl.train import learned
 from wattherd.policy.power.bidder import IDLE_PART, Bidder, levelled_parts
 from wattherd.policy.power.choices import Floats
 from wattherd.sim.power_episodes import Episodes, Proposer, drawn_jobs, run
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 LEVELS = 40.0
 """Common levels are searched from minus this to this."""

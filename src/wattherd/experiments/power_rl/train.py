@@ -26,7 +26,7 @@ from wattherd.policy.power.bidder import (
 )
 from wattherd.policy.power.choices import Floats
 from wattherd.sim.power_episodes import EpisodeJobs, Episodes, Proposer, drawn_jobs, run
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 SCHEMA = "wattherd.power-policy/1"
 

@@ -10,7 +10,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.experiments.published.checks import FigureCheck
 from wattherd.experiments.schedule.run import ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import read_workload
 from wattherd.workload.cluster_text import parse_cluster
@@ -50,7 +50,7 @@ class Suite:
 
     def _checks(self, figure: PublishedFigure, path: Path) -> Iterator[FigureCheck]:
         cluster = parse_cluster(self.cluster, known=GPUS)
-        given = Given(jobs=read_workload(self.kind, path, None), cluster=cluster)
+        given = SchedulerContext(jobs=read_workload(self.kind, path, None), cluster=cluster)
         row = simulate(ComparisonSetup(preset=preset(self.preset), given=given), figure.policy).row
         for key, quantity, published in (
             ("avg_jct_s", "mean completion time (s)", figure.avg_jct_s),

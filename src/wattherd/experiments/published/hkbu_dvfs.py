@@ -18,7 +18,7 @@ from wattherd.estimate.dvfs import fit_dvfs
 from wattherd.experiments.published.checks import FigureCheck
 from wattherd.policy.schedule.edl import HEURISTICS, EdlPool, ScheduleCost, schedule
 from wattherd.workload.hkbu import CARDS, PublishedRun, offline_tasks, read_kernels, read_results
-from wattherd.workload.streams import stream
+from wattherd.workload.random_streams import stream
 
 UTILISATION = 0.4
 SEEDS = range(4)

@@ -15,7 +15,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.errors import Bug, UserError
 from wattherd.experiments.published.checks import FigureCheck
 from wattherd.experiments.schedule.run import ComparisonSetup, simulate
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.workload.cluster_text import parse_cluster
@@ -129,6 +129,6 @@ def _mean(times: Mapping[str, float | None]) -> float:
 
 def completion_times(policy: str, jobs: ReadJobs, *, seed: int = 1) -> dict[str, float | None]:
     """Every job's completion time under `policy` in the artifact's setting."""
-    given = Given(jobs=jobs, cluster=parse_cluster(CLUSTER, known=GPUS), seed=seed)
+    given = SchedulerContext(jobs=jobs, cluster=parse_cluster(CLUSTER, known=GPUS), seed=seed)
     setting = ComparisonSetup(preset=preset(PRESET), given=given)
     return {one.job_id: one.jct_s for one in simulate(setting, policy).outcomes}

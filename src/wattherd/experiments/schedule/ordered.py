@@ -8,9 +8,13 @@ from functools import partial
 
 from wattherd.errors import UserError
 from wattherd.estimate.gittins import gittins_index
+from wattherd.estimate.job_work import Work, as_submitted
 from wattherd.estimate.restart_cost import FREE, RestartCost
-from wattherd.estimate.work import Work, as_submitted
-from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given, SchedulerOf
+from wattherd.experiments.schedule.scheduler_context import (
+    BuiltScheduler,
+    SchedulerContext,
+    SchedulerOf,
+)
 from wattherd.policy.schedule.job_order import RankingRules
 from wattherd.policy.schedule.node_choice import CountTrial, Place, anywhere, consolidated
 from wattherd.policy.schedule.ordered import Discipline, Ordered
@@ -29,7 +33,7 @@ from wattherd.policy.schedule.repack import RepackTrial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class OrderedTerms:
     """What planners know of jobs in a setting, and how they place them there.
 
     With `anew` a preemptive planner packs the whole cluster anew in every cycle, with `counted`
@@ -48,71 +52,73 @@ class Manner:
     wakes: bool = True
 
 
-MannerOf = Callable[[Given], Manner]
+TermsOf = Callable[[SchedulerContext], OrderedTerms]
 
 
-def ordered(manner_of: MannerOf) -> dict[str, SchedulerOf]:
-    """All of them, in the manner of one setting."""
-    return {name: partial(_build, make, manner_of) for name, make in MAKERS.items()}
+def ordered(terms_of: TermsOf) -> dict[str, SchedulerOf]:
+    """All of them, on the terms of one setting."""
+    return {name: partial(_build, make, terms_of) for name, make in MAKERS.items()}
 
 
 def _build(
-    make: Callable[[Manner, Given], Ordered], manner_of: MannerOf, given: Given
+    make: Callable[[OrderedTerms, SchedulerContext], Ordered],
+    terms_of: TermsOf,
+    given: SchedulerContext,
 ) -> BuiltScheduler:
-    return BuiltScheduler(planner=make(manner_of(given), given), rigid=True)
+    return BuiltScheduler(planner=make(terms_of(given), given), rigid=True)
 
 
-def in_turn(manner: Manner, order: Order, discipline: Discipline) -> Ordered:
+def in_turn(terms: OrderedTerms, order: Order, discipline: Discipline) -> Ordered:
     """Who has started runs to its end."""
     return Ordered(
-        rules=RankingRules(
-            order=order, work=manner.work, cost=manner.cost, starve_s=manner.starve_s
-        ),
-        place=manner.place,
+        rules=RankingRules(order=order, work=terms.work, cost=terms.cost, starve_s=terms.starve_s),
+        place=terms.place,
         discipline=discipline,
         preemptive=False,
-        wakes=manner.wakes,
+        wakes=terms.wakes,
     )
 
 
-def preemptive(manner: Manner, order: Order) -> Ordered:
+def preemptive(terms: OrderedTerms, order: Order) -> Ordered:
     """Who comes earlier in the order takes from those who come later."""
     by_service = bool(order.thresholds_gpu_s)
     rules = RankingRules(
         order=order,
-        work=manner.work,
-        cost=manner.cost,
-        starve_s=manner.starve_s,
-        whole_seconds=manner.whole_seconds and by_service,
+        work=terms.work,
+        cost=terms.cost,
+        starve_s=terms.starve_s,
+        whole_seconds=terms.whole_seconds and by_service,
     )
-    counted = manner.counted and by_service
+    counted = terms.counted and by_service
     return Ordered(
         rules=rules,
-        place=anywhere if counted else manner.place,
-        anew=CountTrial if counted else manner.anew,
-        wakes=manner.wakes,
+        place=anywhere if counted else terms.place,
+        anew=CountTrial if counted else terms.anew,
+        wakes=terms.wakes,
     )
 
 
-def _gittins(manner: Manner, given: Given) -> Ordered:
+def _gittins(terms: OrderedTerms, given: SchedulerContext) -> Ordered:
     """The services from which chances are told are those of the workload itself."""
-    jobs = [(manner.work(spec), spec.gpus) for spec in given.jobs.specs]
+    jobs = [(terms.work(spec), spec.gpus) for spec in given.jobs.specs]
     services = [work_s * gpus for work_s, gpus in jobs if work_s is not None and gpus]
     if not services:
         hint = "use tiresias, which needs no durations"
         raise UserError("needs jobs of known duration", field="--policy", hint=hint)
-    return preemptive(manner, Gittins(index=gittins_index(services)))
+    return preemptive(terms, Gittins(index=gittins_index(services)))
 
 
-def _preemptive(order: Order) -> Callable[[Manner, Given], Ordered]:
-    return lambda manner, _: preemptive(manner, order)
+def _preemptive(order: Order) -> Callable[[OrderedTerms, SchedulerContext], Ordered]:
+    return lambda terms, _: preemptive(terms, order)
 
 
-def _in_turn(order: Order, discipline: Discipline) -> Callable[[Manner, Given], Ordered]:
-    return lambda manner, _: in_turn(manner, order, discipline)
+def _in_turn(
+    order: Order, discipline: Discipline
+) -> Callable[[OrderedTerms, SchedulerContext], Ordered]:
+    return lambda terms, _: in_turn(terms, order, discipline)
 
 
-MAKERS: Mapping[str, Callable[[Manner, Given], Ordered]] = {
+MAKERS: Mapping[str, Callable[[OrderedTerms, SchedulerContext], Ordered]] = {
     "fifo": _in_turn(Fifo(), Discipline.STRICT),
     "fifo-first-fit": _in_turn(Fifo(), Discipline.FIRST_FIT),
     "fifo-backfill": _in_turn(Fifo(), Discipline.BACKFILL),

@@ -25,7 +25,7 @@ from wattherd.sim.collector import Collector
 from wattherd.sim.ps_plant import REPORT_S, Overheads, PsPlant, Utilisation, utilisation
 from wattherd.sim.world import SimWorld
 from wattherd.spelling import hint_for
-from wattherd.workload.ps_jobs import Mix, generate
+from wattherd.workload.ps_jobs import PsMix, generate
 from wattherd.workload.ps_profile import beliefs, judge_of_the_past
 
 GPUS_PER_NODE = 8
@@ -91,7 +91,7 @@ class Sweep:
     policies: tuple[str, ...] = COMPARED
     shares: tuple[float, ...] = SHARES
     seeds: tuple[int, ...] = tuple(range(8))
-    mix: Mix = field(default_factory=Mix)
+    mix: PsMix = field(default_factory=PsMix)
 
     def __post_init__(self) -> None:
         """Refuse names that nobody has."""
@@ -176,13 +176,13 @@ def cluster_of(gpus: int) -> ClusterSpec:
     )
 
 
-def taught_judge(mix: Mix) -> CurveJudge:
+def taught_judge(mix: PsMix) -> CurveJudge:
     """The judge that AITurbo asks, taught by past jobs of the same kind of workload."""
     return judge_of_the_past(mix, PAST_SEED, REPORT_S)
 
 
 def run_mix(
-    policy: str, mix: Mix, seed: int, judge: CurveJudge, overheads: Overheads | None = None
+    policy: str, mix: PsMix, seed: int, judge: CurveJudge, overheads: Overheads | None = None
 ) -> MixRun:
     """Simulate one policy to the end.
 

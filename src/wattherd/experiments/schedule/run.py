@@ -14,13 +14,13 @@ from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.errors import Bug, UserError
 from wattherd.estimate.application import Application
+from wattherd.estimate.job_work import by_application
 from wattherd.estimate.rates import EnergyRates
-from wattherd.estimate.work import by_application
-from wattherd.experiments.schedule import plugged
+from wattherd.experiments.schedule import plugin_policies
 from wattherd.experiments.schedule.budget_notes import notes_before
 from wattherd.experiments.schedule.power_tree import budget_events
-from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
-from wattherd.experiments.schedule.simulators import Preset
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
+from wattherd.experiments.schedule.simulators import PublishedSimulator
 from wattherd.experiments.schedule.summary import level_rows, summary
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import Event, JobSubmitted
@@ -34,7 +34,6 @@ from wattherd.policy.rebalance.sleep import SleepPolicy
 from wattherd.sim.branch_meter import BranchMeter
 from wattherd.sim.collector import Collector, JobOutcome
 from wattherd.sim.interval import JobInterval, Rewinds
-from wattherd.sim.levels import UseLevels
 from wattherd.sim.liveness import Liveness
 from wattherd.sim.machines import SwitchTimes
 from wattherd.sim.meter import BillMeter, EnergyMeter
@@ -42,11 +41,12 @@ from wattherd.sim.slow_caps import SlowCaps
 from wattherd.sim.speed import by_curve
 from wattherd.sim.stretches import Stretches
 from wattherd.sim.usage import UsageMeter
+from wattherd.sim.usage_levels import UseLevels
 from wattherd.sim.world import RunRecording, SimWorld, Watcher
 from wattherd.spelling import hint_for
 
 POWER_POLICIES: dict[str, Callable[[], PowerPolicy]] = {
-    **plugged.power_policies(),
+    **plugin_policies.power_policies(),
     "water-filling": WaterFilling,
     "tiers": Tiers,
     "nash": Nash,
@@ -81,8 +81,8 @@ class ComparisonSetup:
     in use when. `rates` are what energy costs and emits, in Unix time; the run begins at `start_s`.
     """
 
-    preset: Preset
-    given: Given
+    preset: PublishedSimulator
+    given: SchedulerContext
     budget: Budget = ()
     power: str = "water-filling"
     tree: PowerTree | None = None
@@ -246,7 +246,7 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _alone_s(given: Given) -> dict[str, float]:
+def _alone_s(given: SchedulerContext) -> dict[str, float]:
     """Seconds that each job takes alone at the width it asks for, where that is known."""
     widest = max(node.gpu_count for node in given.cluster.nodes)
     work = by_application(given.jobs.applications, widest)

@@ -14,7 +14,7 @@ from wattherd.engine.core.config import RULES
 from wattherd.experiments.schedule.assumptions import assumptions
 from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup
 from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
-from wattherd.sim import levels, stretches
+from wattherd.sim import stretches, usage_levels
 from wattherd.store.event_log import write_log
 from wattherd.store.run_dir import RunDir
 from wattherd.workload.scenario import Scenario
@@ -66,7 +66,7 @@ def keep_runs(out: Path, document: dict[str, object], results: Sequence[Compared
             directory.write_csv(f"runs-{result.policy}.csv", stretches.COLUMNS, rows)
         if result.levels is not None:
             rows = result.levels.rows()
-            directory.write_csv(f"power-{result.policy}.csv", levels.COLUMNS, rows)
+            directory.write_csv(f"power-{result.policy}.csv", usage_levels.COLUMNS, rows)
     return directory.write_json(SIM_FILE, document)
 
 

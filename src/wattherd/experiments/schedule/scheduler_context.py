@@ -45,7 +45,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class SchedulerContext:
     """One workload on one cluster; `queues` None means equal queues, as many as jobs name.
 
     `reclaim` None takes nothing back of what queues were lent.
@@ -92,13 +92,13 @@ class BuiltScheduler:
     adapts_batch: bool = False
 
 
-SchedulerOf = Callable[[Given], BuiltScheduler]
+SchedulerOf = Callable[[SchedulerContext], BuiltScheduler]
 
 
-def plain(planner_of: Callable[[Given], Planner], *, rigid: bool = False) -> SchedulerOf:
+def plain(planner_of: Callable[[SchedulerContext], Planner], *, rigid: bool = False) -> SchedulerOf:
     """A planner without quota or questions."""
 
-    def build(given: Given) -> BuiltScheduler:
+    def build(given: SchedulerContext) -> BuiltScheduler:
         return BuiltScheduler(planner=planner_of(given), rigid=rigid)
 
     return build

@@ -11,8 +11,8 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.experiments.schedule.power_tree import cap_rules, power_tree
 from wattherd.experiments.schedule.run import Budget, ComparisonSetup, power_policy
-from wattherd.experiments.schedule.scheduler_context import Cells, Given
-from wattherd.experiments.schedule.simulators import Preset, preset
+from wattherd.experiments.schedule.scheduler_context import Cells, SchedulerContext
+from wattherd.experiments.schedule.simulators import PublishedSimulator, preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import Event, NodeLost, NodeReturned, QueueStarted, QueueStopped
@@ -54,7 +54,7 @@ def setting_of(
     jobs = read_workload(scenario.jobs.format, Path(scenario.jobs.file), profiles)
     queues = QueueTree(queue_of(scenario.queues)) if scenario.queues else None
     rates, start_s = read_rates(scenario.rates, scenario.start) if scenario.rates else (None, 0.0)
-    given = Given(
+    given = SchedulerContext(
         jobs=jobs,
         cluster=cluster,
         seed=scenario.seed,
@@ -95,7 +95,7 @@ def _seconds(time: Time, field: str) -> float:
     return seconds(time, field=field)
 
 
-def _preset(scenario: Scenario) -> Preset:
+def _preset(scenario: Scenario) -> PublishedSimulator:
     chosen = preset(scenario.preset)
     if scenario.restart is None:
         return chosen

@@ -11,16 +11,16 @@ import numpy as np
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge
+from wattherd.estimate.job_work import by_application, stretched
 from wattherd.estimate.locality import Locality
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
-from wattherd.estimate.work import by_application, stretched
-from wattherd.experiments.schedule import plugged
-from wattherd.experiments.schedule.ordered import Manner, in_turn, ordered, preemptive
+from wattherd.experiments.schedule import plugin_policies
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn, ordered, preemptive
 from wattherd.experiments.schedule.ps_mix import PLANNERS, taught_judge
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
-    Given,
+    SchedulerContext,
     SchedulerOf,
     plain,
 )
@@ -54,19 +54,19 @@ from wattherd.sim.ps_plant import Overheads, PsPlant
 from wattherd.sim.speed import SpeedAt
 from wattherd.sim.surroundings import Surroundings
 from wattherd.spelling import hint_for
-from wattherd.workload.ps_jobs import Mix, PsWorkload
+from wattherd.workload.ps_jobs import PsMix, PsWorkload
 from wattherd.workload.ps_profile import beliefs
 
 # --- Schedulers that run on any workload, by the names users know.
 
 
-def _capacity(given: Given) -> BuiltScheduler:
+def _capacity(given: SchedulerContext) -> BuiltScheduler:
     tree = given.tree()
     planner = CapacityScheduler(tree=tree, reclaim=given.reclaim)
     return BuiltScheduler(planner=planner, quota=tree, rigid=True)
 
 
-def _hived(given: Given) -> BuiltScheduler:
+def _hived(given: SchedulerContext) -> BuiltScheduler:
     cells = given.cells
     chains = cells.chains(given.cluster)
     shares = cells.shares if cells.shares is not None else _equal_shares(given, chains)
@@ -74,7 +74,7 @@ def _hived(given: Given) -> BuiltScheduler:
     return BuiltScheduler(planner=hived, quota=hived, rigid=True)
 
 
-def _equal_shares(given: Given, chains: list[Chain]) -> Shares:
+def _equal_shares(given: SchedulerContext, chains: list[Chain]) -> Shares:
     """Every queue is a virtual cluster with an equal number of the largest cells of each chain."""
     if given.cells.pinned:
         hint = "say in the scenario which cells the others have"
@@ -96,7 +96,7 @@ LOST_OF_SLICES = 20
 """A time slice is so many times as long as a restart."""
 
 
-def _gandiva(given: Given) -> Gandiva:
+def _gandiva(given: SchedulerContext) -> Gandiva:
     """Slices of a minute, or longer where jobs last for days: a hundredth of the mean.
 
     At most a twentieth of a slice is lost to the restart that begins it.
@@ -114,14 +114,14 @@ GENERAL: Mapping[str, SchedulerOf] = {
     "gandiva": plain(_gandiva),
     "gang": plain(lambda _: Gang(), rigid=True),
 }
-ANYWHERE: Mapping[str, SchedulerOf] = {**plugged.schedulers(), **GENERAL}
+ANYWHERE: Mapping[str, SchedulerOf] = {**plugin_policies.schedulers(), **GENERAL}
 """With those of other packages, which never take the name of one of ours."""
 
 
 # --- Pollux by the published search and by our own; batch sizes are left to jobs' agents.
 
 
-def _pollux(search: str, given: Given) -> BuiltScheduler:
+def _pollux(search: str, given: SchedulerContext) -> BuiltScheduler:
     """For a core that plans in rounds.
 
     Raises:
@@ -148,7 +148,7 @@ POLLUX: Mapping[str, SchedulerOf] = {
 # workload of another seed, never by the jobs that are scheduled.
 
 
-def _scheduler(name: str, given: Given) -> BuiltScheduler:
+def _scheduler(name: str, given: SchedulerContext) -> BuiltScheduler:
     known = beliefs(_workload(given.jobs), given.seed)
     return BuiltScheduler(planner=PLANNERS[name](known, _judge()))
 
@@ -178,11 +178,11 @@ def _workload(jobs: ReadJobs) -> PsWorkload:
 
 @cache
 def _judge() -> CurveJudge:
-    return taught_judge(Mix())
+    return taught_judge(PsMix())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class PublishedSimulator:
     """How a published simulator runs jobs; with `any_restart` the pause of a restart may be set."""
 
     about: str
@@ -192,7 +192,7 @@ class Preset:
     schedulers: Mapping[str, SchedulerOf]
     any_restart: bool = False
 
-    def scheduler(self, name: str, given: Given) -> BuiltScheduler:
+    def scheduler(self, name: str, given: SchedulerContext) -> BuiltScheduler:
         """A scheduler by policy name.
 
         Raises:
@@ -226,7 +226,7 @@ def _gavel_plant(
     return GavelPlant(_throughputs(jobs), cluster, round_s=ROUND_S, speed_at=speed_at)
 
 
-def _gavel(goal: str, given: Given) -> BuiltScheduler:
+def _gavel(goal: str, given: SchedulerContext) -> BuiltScheduler:
     jobs = given.jobs
     planner = Gavel(table=_throughputs(jobs), goal=goal, last_submit_s=_last_submit_s(jobs))
     return BuiltScheduler(planner=planner, computers={KIND: solver(best_solver())})
@@ -275,10 +275,10 @@ def _known(jobs: ReadJobs) -> None:
             raise UserError("has no duration", where=f"job {spec.id}", field="--preset", hint=hint)
 
 
-def _measured(given: Given) -> Manner:
+def _measured(given: SchedulerContext) -> OrderedTerms:
     """Lengths of jobs are what their applications' true models say."""
     work = by_application(given.jobs.applications, POLLUX_NODE_GPUS)
-    return Manner(work=work, cost=constant(RESTART_S), place=spread, wakes=False)
+    return OrderedTerms(work=work, cost=constant(RESTART_S), place=spread, wakes=False)
 
 
 POLLUX_NODE_GPUS = 4
@@ -288,7 +288,7 @@ REPORT_S = 30.0
 """How often jobs that may share a GPU report their progress."""
 MURI_WORK = stretched(1.015)
 """Muri's simulator has every iteration take 1.5 % longer than measured."""
-_MURI = Manner(
+_MURI = OrderedTerms(
     work=MURI_WORK,
     cost=EVERY_EVENT,
     place=yarn,
@@ -296,17 +296,17 @@ _MURI = Manner(
     counted=True,
     whole_seconds=True,
 )
-_NSDI = Manner(place=anywhere, anew=CountTrial, whole_seconds=True)
-_NSDI_YARN = Manner(place=yarn, anew=yarn_trial, counted=True, whole_seconds=True)
+_NSDI = OrderedTerms(place=anywhere, anew=CountTrial, whole_seconds=True)
+_NSDI_YARN = OrderedTerms(place=yarn, anew=yarn_trial, counted=True, whole_seconds=True)
 
 
-def _plain(given: Given) -> Manner:
+def _plain(given: SchedulerContext) -> OrderedTerms:
     """Planners know what a restart costs."""
-    return Manner(cost=constant(given.restart_s)) if given.restart_s else Manner()
+    return OrderedTerms(cost=constant(given.restart_s)) if given.restart_s else OrderedTerms()
 
 
-PRESETS: Mapping[str, Preset] = {
-    "pollux-osdi21": Preset(
+PRESETS: Mapping[str, PublishedSimulator] = {
+    "pollux-osdi21": PublishedSimulator(
         about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
         round_s=SLICE_S,
         restart_s=RESTART_S,
@@ -320,21 +320,21 @@ PRESETS: Mapping[str, Preset] = {
             **POLLUX,
         },
     ),
-    "gavel-osdi20": Preset(
+    "gavel-osdi20": PublishedSimulator(
         about="measured throughputs by GPU type, 360 s rounds (Gavel's simulator, OSDI'20)",
         round_s=None,
         restart_s=0.0,
         plant=_gavel_plant,
         schedulers={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
     ),
-    "muri-sigcomm22": Preset(
+    "muri-sigcomm22": PublishedSimulator(
         about="known durations, YARN's placement, all restart at every event (Muri, SIGCOMM'22)",
         round_s=0.0,
         restart_s=0.0,
         plant=_muri_plant,
         schedulers=ordered(lambda _: _MURI),
     ),
-    "tiresias-nsdi19": Preset(
+    "tiresias-nsdi19": PublishedSimulator(
         about="known durations, GPUs only counted, restarts are free (Tiresias, NSDI'19)",
         round_s=0.0,
         restart_s=0.0,
@@ -348,14 +348,14 @@ PRESETS: Mapping[str, Preset] = {
             "tiresias@yarn": plain(lambda _: preemptive(_NSDI_YARN, LeastAttained()), rigid=True),
         },
     ),
-    "aiturbo-hpdc21": Preset(
+    "aiturbo-hpdc21": PublishedSimulator(
         about="parameter-server jobs of modelled speed and loss, 30 s restarts (AITurbo, HPDC'21)",
         round_s=None,
         restart_s=PS_RESTART_S,
         plant=ps_plant,
         schedulers=PS_SCHEDULERS,
     ),
-    "none": Preset(
+    "none": PublishedSimulator(
         about="known durations, plans at every event, restarts are free unless you say otherwise",
         round_s=0.0,
         restart_s=0.0,
@@ -363,7 +363,7 @@ PRESETS: Mapping[str, Preset] = {
         schedulers={**ANYWHERE, **ordered(_plain)},
         any_restart=True,
     ),
-    "locality": Preset(
+    "locality": PublishedSimulator(
         about="durations at the best placement; models are slower where their GPUs are apart",
         round_s=0.0,
         restart_s=1.0,
@@ -378,7 +378,7 @@ def _last_submit_s(jobs: ReadJobs) -> float:
     return max((spec.submit_s for spec in jobs.specs), default=0.0)
 
 
-def preset(name: str) -> Preset:
+def preset(name: str) -> PublishedSimulator:
     """A preset by name."""
     if name not in PRESETS:
         hint = hint_for(name, PRESETS)

@@ -24,7 +24,7 @@ from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.feedback import FirstFeedback, GpuUtilisation
 from wattherd.sim.surroundings import Surroundings
 from wattherd.sim.world import SimWorld, Watcher
-from wattherd.workload.pairs import Packed, SoloUse
+from wattherd.workload.pairs import PairMeasurements, SoloUse
 
 REPORT_S = 30.0
 RESUME_S = 1.0
@@ -62,7 +62,7 @@ def _with_profile(spec: JobSpec, name: str, alone: Mapping[str, SoloUse]) -> Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Felt:
+class TimeSlicingFigures:
     """What users felt under one planner; times in seconds, `utilisation` while jobs arrived."""
 
     jobs: int
@@ -78,15 +78,15 @@ class Felt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class TimeSlicingExperiment:
     """Jobs on a cluster, and what was measured of them."""
 
     cluster: ClusterSpec
     specs: Sequence[JobSpec]
     alone: Mapping[str, SoloUse]
-    packed: Packed
+    packed: PairMeasurements
 
-    def run(self, planner: Planner) -> Felt:
+    def run(self, planner: Planner) -> TimeSlicingFigures:
         """Simulate to the end."""
         core = Core(CoreConfig(cluster=self.cluster, planner=planner, round_s=0.0))
         plant = DurationPlant(
@@ -114,12 +114,12 @@ class Crowd:
 
     def _felt(
         self, feedback: FirstFeedback, collector: Collector, usage: GpuUtilisation, cpu_s: float
-    ) -> Felt:
+    ) -> TimeSlicingFigures:
         submit_s = {spec.id: spec.submit_s for spec in self.specs}
         waits_s = [at_s - submit_s[job_id] for job_id, at_s in feedback.at_s.items()]
         outcomes = list(collector.outcomes.values())
         times_s = [one.jct_s for one in outcomes if one.jct_s is not None]
-        return Felt(
+        return TimeSlicingFigures(
             jobs=len(self.specs),
             finished=len(times_s),
             mean_feedback_s=fmean(waits_s),

@@ -25,7 +25,7 @@ Place = str | int | float | None
 CELL_COLUMNS = ("workload", "cluster", "policy", "power", "budget", "seed")
 
 
-class Files:
+class FileDigests:
     """Digests of files and of plug-ins' code, each read once."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class ScheduleCell:
         places = (self.workload, one.cluster, self.policy, power, one.budgets[0], one.seed)
         return dict(zip(CELL_COLUMNS, places, strict=True))
 
-    def key(self, files: Files) -> str | None:
+    def key(self, files: FileDigests) -> str | None:
         """The name of its result; None where not everything that it depends on can be named.
 
         That is so of rates from a web address, of a plug-in whose code is not found, and of a
@@ -83,7 +83,7 @@ class ScheduleCell:
         identity = {"of": "schedule/1", "scenario": inputs, "code": code}
         return key_of({**identity, "by": fingerprint.made_by()})
 
-    def _inputs(self, files: Files) -> dict[str, Any] | None:
+    def _inputs(self, files: FileDigests) -> dict[str, Any] | None:
         """The scenario with files as their digests; None if one cannot be read."""
         scenario = self.scenario
         if scenario.jobs.format not in FORMATS:
@@ -104,7 +104,7 @@ class ScheduleCell:
             group[name] = digest
         return stated
 
-    def _code(self, files: Files) -> dict[str, str] | None:
+    def _code(self, files: FileDigests) -> dict[str, str] | None:
         """Code of plug-ins that it runs; None if that is not found."""
         found: dict[str, str] = {}
         for seam, name in (("schedule", self.policy), ("power", self.scenario.power[0])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from wattherd.experiments.sweep.cell import Files, Place, ScheduleCell
+from wattherd.experiments.sweep.cell import FileDigests, Place, ScheduleCell
 from wattherd.experiments.sweep.placement_cell import PlacementCell
 
 
@@ -21,7 +21,7 @@ class SweepCell(Protocol):
         """Where in the grid it is, by column."""
         ...
 
-    def key(self, files: Files) -> str | None:
+    def key(self, files: FileDigests) -> str | None:
         """The name of its result; None if it is not to be kept."""
         ...
 

@@ -12,7 +12,7 @@ from wattherd.catalog.cpus import CPUS
 from wattherd.catalog.gpus import GPUS
 from wattherd.experiments.placement.pack import Experiment, run_once
 from wattherd.experiments.sweep import fingerprint
-from wattherd.experiments.sweep.cell import Files, Place
+from wattherd.experiments.sweep.cell import FileDigests, Place
 from wattherd.plugins import announced
 from wattherd.store.result_cache import key_of
 from wattherd.workload.openb import read_nodes, read_pods
@@ -36,7 +36,7 @@ class PlacementCell:
         """Where in the grid it is."""
         return {"workload": self.workload, "policy": self.policy, "seed": self.seed}
 
-    def key(self, files: Files) -> str | None:
+    def key(self, files: FileDigests) -> str | None:
         """The name of its result; None where a file or a plug-in's code cannot be read.
 
         Any installed scorer may be a part of a policy, so all of them count.

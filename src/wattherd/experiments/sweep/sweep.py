@@ -16,7 +16,7 @@ from typing import Any
 
 from wattherd import __version__
 from wattherd.engine.core.config import RULES
-from wattherd.experiments.sweep.cell import Files, Place
+from wattherd.experiments.sweep.cell import FileDigests, Place
 from wattherd.experiments.sweep.kinds import SweepCell, as_task
 from wattherd.experiments.sweep.workers import compute_all
 from wattherd.store.result_cache import ResultCache
@@ -63,7 +63,7 @@ class CellSweep:
 
     def __init__(self, cells: Sequence[SweepCell], cache: ResultCache) -> None:
         """Look up what was computed before; files are read."""
-        files = Files()
+        files = FileDigests()
         self.cells = tuple(cells)
         self.cache = cache
         self._keys = [cell.key(files) for cell in self.cells]

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from wattherd.errors import UserError, harmless
-from wattherd.experiments.sweep.cell import Files
+from wattherd.experiments.sweep.cell import FileDigests
 from wattherd.experiments.sweep.kinds import of_task
 
 MOST_WORDS = 500
@@ -55,7 +55,7 @@ def _answer(task: Mapping[str, Any]) -> dict[str, Any]:
     try:
         cell = of_task(task)
         result = cell.compute()
-        if cell.key(Files()) != task["key"]:
+        if cell.key(FileDigests()) != task["key"]:
             return {"failure": CHANGED}
     except UserError as error:
         return {"failure": one_line(error.line())}

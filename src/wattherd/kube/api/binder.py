@@ -25,7 +25,7 @@ import numpy as np
 from wattherd.kube.api.api_objects import Binding, ObjectReference, decoder, encode
 from wattherd.kube.api.names import DECISION
 from wattherd.kube.api.objects import ObjectMeta, Pod
-from wattherd.kube.api.patience import Backoff
+from wattherd.kube.api.pacing import Backoff
 from wattherd.kube.api.transport import (
     ApiUnreachable,
     RefusedByApi,

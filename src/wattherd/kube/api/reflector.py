@@ -38,7 +38,7 @@ from wattherd.kube.api.api_objects import (
 )
 from wattherd.kube.api.changes import Changes, Key
 from wattherd.kube.api.objects import ListMeta, ObjectMeta
-from wattherd.kube.api.patience import Backoff
+from wattherd.kube.api.pacing import Backoff
 from wattherd.kube.api.transport import ApiUnreachable, RefusedByApi, Transport
 
 PAGE = 500

@@ -28,7 +28,7 @@ from wattherd import __version__
 from wattherd.errors import MOST_WORDS, ClusterError, UserError, harmless
 from wattherd.kube.api.access import Access
 from wattherd.kube.api.api_objects import Status
-from wattherd.kube.api.patience import Bucket
+from wattherd.kube.api.pacing import TokenBucket
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -142,7 +142,7 @@ class Transport:
 
     access: Access
     limits: RequestLimits = RequestLimits()
-    _bucket: Bucket = field(init=False)
+    _bucket: TokenBucket = field(init=False)
     _session: aiohttp.ClientSession | None = field(init=False, default=None)
     _token: str | None = field(init=False, default=None, repr=False)
     _token_s: float = field(init=False, default=-TOKEN_S)
@@ -150,7 +150,7 @@ class Transport:
 
     def __post_init__(self) -> None:
         """A bucket of its own."""
-        self._bucket = Bucket(self.limits.rate_per_s, self.limits.burst)
+        self._bucket = TokenBucket(self.limits.rate_per_s, self.limits.burst)
 
     async def __aenter__(self) -> Self:
         """Open; connections are made when they are needed."""

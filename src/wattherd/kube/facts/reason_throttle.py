@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from wattherd.kube.api.patience import Bucket
+from wattherd.kube.api.pacing import TokenBucket
 
 SETTLE_S = 3.0
 """Another reason must hold so long."""
@@ -106,11 +106,11 @@ class ReasonThrottle:
     _wishes: dict[str, _Wish] = field(default_factory=dict)
     _news: deque[tuple[float, ReasonNotice]] = field(default_factory=deque)
     """With when it was heard."""
-    _bucket: Bucket = field(init=False)
+    _bucket: TokenBucket = field(init=False)
 
     def __post_init__(self) -> None:
         """A bucket of its own."""
-        self._bucket = Bucket(self.rate_per_s, self.burst)
+        self._bucket = TokenBucket(self.rate_per_s, self.burst)
 
     def tell(self, notice: ReasonNotice, now_s: float) -> None:
         """From now on, this is why its subject waits."""

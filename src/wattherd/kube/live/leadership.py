@@ -34,7 +34,7 @@ from wattherd.kube.api.lease import Elector, Term, Times
 from wattherd.kube.api.names import DECISION, EPOCH, GATE, LEASE
 from wattherd.kube.api.objects import Affinity, NodeAffinity, ObjectMeta, Pod, PodSpec
 from wattherd.kube.api.objects import Object as ApiObject
-from wattherd.kube.api.patience import Backoff
+from wattherd.kube.api.pacing import Backoff
 from wattherd.kube.api.transport import MERGE, ApiUnreachable, RefusedByApi, Transport, Withheld
 from wattherd.kube.facts.orders import ReleasePod
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from wattherd.jit import kernel
 from wattherd.policy.place.contract import Ints, Normalise, ScoredWorld, Scorer
-from wattherd.policy.place.within import best_fit, best_fit_rows
+from wattherd.policy.place.within_node import best_fit, best_fit_rows
 
 KERNEL_ID = 3
 # The published baselines measure a node against the largest machine of the trace.

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.estimate.expected_packing import Outlook
+from wattherd.estimate.expected_packing import PackingOutlook
 from wattherd.estimate.node_power import PowerColumns
-from wattherd.estimate.target import Target
+from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.allocation import Allocation
 from wattherd.model.request import Request
 
@@ -68,9 +68,9 @@ class ScoredWorld(NamedTuple):
 
     nodes: Nodes
     shapes: RequestShapes
-    target: Target
+    target: TargetWorkload
     power: PowerColumns
-    outlook: Outlook
+    outlook: PackingOutlook
 
 
 class Normalise(IntEnum):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from wattherd.jit import kernel
 from wattherd.policy.place.best_fit import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI
 from wattherd.policy.place.contract import NO_GPU, Ints, ScoredWorld, Scorer
-from wattherd.policy.place.within import best_fit, best_fit_rows
+from wattherd.policy.place.within_node import best_fit, best_fit_rows
 
 KERNEL_ID = 4
 MERGE, SHARE, DIVIDE, EXTEND = 0, 1, 2, 3

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wattherd.estimate.fragmentation import fragment_after, fragment_rows
 from wattherd.jit import kernel
 from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, ScoredWorld, Scorer
-from wattherd.policy.place.within import after_exclusive, first_best_rows
+from wattherd.policy.place.within_node import after_exclusive, first_best_rows
 
 KERNEL_ID = 1
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wattherd.jit import kernel
 from wattherd.policy.place.contract import Ints, ScoredWorld, Scorer
-from wattherd.policy.place.within import best_fit, best_fit_rows
+from wattherd.policy.place.within_node import best_fit, best_fit_rows
 
 KERNEL_ID = 6
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wattherd.estimate.node_power import cpu_mw, cpu_power_mw
 from wattherd.jit import kernel
 from wattherd.policy.place.contract import NO_GPU, Ints, Normalise, ScoredWorld, Scorer
-from wattherd.policy.place.within import first_best_rows
+from wattherd.policy.place.within_node import first_best_rows
 
 KERNEL_ID = 2
 

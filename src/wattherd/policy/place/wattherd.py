@@ -22,11 +22,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.estimate.expected_packing import UNITS, Outlook
+from wattherd.estimate.expected_packing import UNITS, PackingOutlook
 from wattherd.estimate.node_power import cpu_mw, cpu_power_mw
 from wattherd.jit import kernel
 from wattherd.policy.place.contract import INFEASIBLE, NO_GPU, Ints, ScoredWorld, Scorer
-from wattherd.policy.place.within import after_exclusive, first_best_rows
+from wattherd.policy.place.within_node import after_exclusive, first_best_rows
 
 KERNEL_ID = 8
 EARLY = 0.2
@@ -94,7 +94,7 @@ def _sums(
     return keys
 
 
-def _prospects(outlook: Outlook, model: Ints, cpu: Ints, free: Ints) -> tuple[Ints, Ints]:
+def _prospects(outlook: PackingOutlook, model: Ints, cpu: Ints, free: Ints) -> tuple[Ints, Ints]:
     """What the next pod can use (1e-9 GPU) and what will be used in the end (1e-6 GPU)."""
     step = cpu // outlook.cpu_step[0]
     whole = (free == 1000).sum(axis=1)

@@ -29,7 +29,7 @@ _FAR = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class BidderInputs:
     """What is known of jobs, arrays of one shape (..., J); watts and seconds."""
 
     exponent: Floats
@@ -46,7 +46,7 @@ class Knowledge:
         return self.max_w - self.floor_w
 
 
-def features(known: Knowledge, running: Bools, room_w: Floats) -> Floats:
+def features(known: BidderInputs, running: Bools, room_w: Floats) -> Floats:
     """What the network sees (..., J, F); `running` says who runs.
 
     `room_w` (...) are the watts there are above the floors of those that run.

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.fleet_curves import Beliefs, FleetCurves, Floats
+from wattherd.estimate.fleet_curves import CurveBeliefs, FleetCurves, Floats
 from wattherd.estimate.learned_curve import CurveSample
-from wattherd.estimate.measured_curve import CurveChoice, Point
+from wattherd.estimate.measured_curve import CurveChoice, MeasuredPoint
 from wattherd.policy.power.allocation import allocate, one_budget
 
 # --- The draw of a whole fleet, from what is believed of each job and what a meter read of their
@@ -48,7 +48,7 @@ class FeedbackReading:
 class MeterFeedback:
     """Beliefs with the errors (R,) found by R readings, solved against their covariance."""
 
-    beliefs: Beliefs
+    beliefs: CurveBeliefs
     readings: tuple[FeedbackReading, ...]
     paused_w: float
     inverse: Floats
@@ -56,7 +56,11 @@ class MeterFeedback:
 
     @classmethod
     def of(
-        cls, beliefs: Beliefs, readings: Sequence[FeedbackReading], meter_sd: float, paused_w: float
+        cls,
+        beliefs: CurveBeliefs,
+        readings: Sequence[FeedbackReading],
+        meter_sd: float,
+        paused_w: float,
     ) -> MeterFeedback:
         """`meter_sd` is the relative error of a reading."""
         plain = cls(beliefs, tuple(readings), paused_w, np.zeros((0, 0)), np.zeros(0))
@@ -116,7 +120,7 @@ _NEIGHBOUR, _TOP, _OTHER = 1.0, 0.5, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
+class ExplorationTerms:
     """Confidence in standard deviations, while looking and at the end; rounds to settle.
 
     Raises:
@@ -138,7 +142,7 @@ class Manners:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedCaps:
     """Caps, the draw expected of them and its standard deviation."""
 
     caps_w: Caps
@@ -155,12 +159,12 @@ class LearningAllocator:
     weights: tuple[float, ...]
     budget_w: float
     paused_w: float | None = None
-    manners: Manners = Manners()
+    exploration: ExplorationTerms = ExplorationTerms()
     meter_sd: float | None = None
     readings: tuple[FeedbackReading, ...] = ()
     round: int = 0
 
-    def planned(self) -> Planned:
+    def planned(self) -> PlannedCaps:
         """Caps for the next round, or the final ones after the last."""
         if self.round == 0:
             return self._unknown()
@@ -171,11 +175,14 @@ class LearningAllocator:
         return self._safe(beliefs, _lesson(beliefs, best, self.curves), in_use=False)
 
     def _using(self) -> bool:
-        left = self.manners.rounds - self.round
-        return left <= self.manners.settle or self.round % 2 == 0
+        left = self.exploration.rounds - self.round
+        return left <= self.exploration.settle or self.round % 2 == 0
 
     def told(
-        self, plan: Planned, samples: Sequence[CurveSample | None], metered_w: float | None = None
+        self,
+        plan: PlannedCaps,
+        samples: Sequence[CurveSample | None],
+        metered_w: float | None = None,
     ) -> LearningAllocator:
         """After the jobs ran at the plan's caps, handed in samples, and a meter read their sum."""
         readings = self.readings
@@ -189,15 +196,15 @@ class LearningAllocator:
         grid = self.curves.caps_w
         return tuple(None if cap is None else int(np.searchsorted(grid, cap)) for cap in caps_w)
 
-    def _worth(self, beliefs: Beliefs) -> Floats:
+    def _worth(self, beliefs: CurveBeliefs) -> Floats:
         return np.asarray(beliefs.relative_rate() * np.array(self.weights)[:, None])
 
-    def _unknown(self) -> Planned:
+    def _unknown(self) -> PlannedCaps:
         """As high as the caps themselves allow, when nothing was drawn yet."""
         caps, able = self.curves.caps_w, self.curves.able
         watts = NO_CURVE * self.curves.devices[:, None] * caps
         picked = self._picked(watts, np.broadcast_to(caps, able.shape), self.budget_w)
-        return Planned(self._caps(picked), self.budget_w, 0.0, in_use=False)
+        return PlannedCaps(self._caps(picked), self.budget_w, 0.0, in_use=False)
 
     def _picked(self, watts: Floats, worth: Floats, room_w: float) -> list[int | None]:
         """A cap number per job within the room; the least of all where even that is too much."""
@@ -213,7 +220,7 @@ class LearningAllocator:
     def _caps(self, picked: Sequence[int | None]) -> Caps:
         return tuple(None if at is None else float(self.curves.caps_w[at]) for at in picked)
 
-    def _safe(self, beliefs: Beliefs, worth: Floats, *, in_use: bool) -> Planned:
+    def _safe(self, beliefs: CurveBeliefs, worth: Floats, *, in_use: bool) -> PlannedCaps:
         """The best caps of which the upper bound of the draw is within the budget."""
         sure = self._sure(in_use=in_use)
         total = self._feedback(beliefs, self.readings if in_use else ())
@@ -223,27 +230,29 @@ class LearningAllocator:
             watts, sd = total.draw(picked)
             over_w = watts + sure * sd - self.budget_w
             if over_w <= 0:
-                return Planned(self._caps(picked), watts, sd, in_use)
+                return PlannedCaps(self._caps(picked), watts, sd, in_use)
             room_w = min(room_w, total.expected(picked)) - 0.8 * over_w - 1e-6
         return self._least(total, in_use=in_use)
 
-    def _feedback(self, beliefs: Beliefs, readings: Sequence[FeedbackReading]) -> MeterFeedback:
+    def _feedback(
+        self, beliefs: CurveBeliefs, readings: Sequence[FeedbackReading]
+    ) -> MeterFeedback:
         """A look goes where little was metered, and is not helped by readings from elsewhere."""
         return MeterFeedback.of(beliefs, readings, self.meter_sd or 0.0, self.paused_w or 0.0)
 
     def _sure(self, *, in_use: bool) -> float:
         """Standard deviations kept free: most while looking, or while the fleet is hardly known."""
-        if self.round >= self.manners.rounds:
-            return self.manners.final_sd
+        if self.round >= self.exploration.rounds:
+            return self.exploration.final_sd
         known = in_use and self.round > YOUNG
-        return self.manners.using_sd if known else self.manners.looking_sd
+        return self.exploration.using_sd if known else self.exploration.looking_sd
 
-    def _least(self, total: MeterFeedback, *, in_use: bool) -> Planned:
+    def _least(self, total: MeterFeedback, *, in_use: bool) -> PlannedCaps:
         """The lowest caps, or all paused: there is nothing safer."""
         lowest = [int(np.flatnonzero(able)[0]) for able in self.curves.able]
         picked: list[int | None] = [*lowest] if self.paused_w is None else [None] * len(lowest)
         watts, sd = total.draw(picked)
-        return Planned(self._caps(picked), watts, sd, in_use)
+        return PlannedCaps(self._caps(picked), watts, sd, in_use)
 
 
 def _choices(
@@ -253,14 +262,14 @@ def _choices(
     found = [] if paused_w is None else [CurveChoice(paused_w, 0.0, None)]
     for at in sorted(caps, key=lambda at: (watts[at], -worth[at])):
         one = CurveChoice(
-            float(watts[at]), float(worth[at]), Point(float(at), watts[at], worth[at])
+            float(watts[at]), float(worth[at]), MeasuredPoint(float(at), watts[at], worth[at])
         )
         if not found or (one.value > found[-1].value and one.watts > found[-1].watts):
             found.append(one)
     return found
 
 
-def _lesson(beliefs: Beliefs, best: Planned, curves: FleetCurves) -> Floats:
+def _lesson(beliefs: CurveBeliefs, best: PlannedCaps, curves: FleetCurves) -> Floats:
     """Worth (N, K) of a sample: the root of the weighted variance it takes from rate and watts."""
     noise = curves.terms.noise_sd**2
     matters = _matters(best, curves)
@@ -273,7 +282,7 @@ def _lesson(beliefs: Beliefs, best: Planned, curves: FleetCurves) -> Floats:
     return found
 
 
-def _matters(best: Planned, curves: FleetCurves) -> Floats:
+def _matters(best: PlannedCaps, curves: FleetCurves) -> Floats:
     """Weights (N, K) of the doubt at each cap."""
     count = len(curves.caps_w)
     made = np.full(curves.able.shape, _OTHER)

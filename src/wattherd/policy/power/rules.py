@@ -22,7 +22,7 @@ Chosen = list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ChoiceProblem:
     """Jobs with their choices (ascending), and the budgets above them; `menu` holds them flat."""
 
     curves: Sequence[JobCurve]
@@ -50,22 +50,22 @@ class Question:
         return chosen
 
 
-def fits(question: Question, chosen: Sequence[int]) -> bool:
+def fits(question: ChoiceProblem, chosen: Sequence[int]) -> bool:
     """Whether every domain holds what is below it."""
     return _fits(question, question.menu.least + np.asarray(chosen, dtype=np.int64))
 
 
-def _fits(question: Question, rows: Ints) -> bool:
+def _fits(question: ChoiceProblem, rows: Ints) -> bool:
     limits = question.limits
     return bool((limits.load_w(question.menu.watts[rows]) <= limits.room_w + SLACK_W).all())
 
 
-def water_filling(question: Question) -> Chosen:
+def water_filling(question: ChoiceProblem) -> Chosen:
     """The most of weight x relative rate."""
     return question.chosen(best_rows(question.menu, question.limits))
 
 
-def uniform(question: Question) -> Chosen:
+def uniform(question: ChoiceProblem) -> Chosen:
     """The highest cap that all jobs can have alike."""
     menu = question.menu
     # A pause has no cap and is always allowed: any cap is above it.
@@ -77,7 +77,7 @@ def uniform(question: Question) -> Chosen:
     )
 
 
-def proportional(question: Question) -> Chosen:
+def proportional(question: ChoiceProblem) -> Chosen:
     """To every job the same part of its range of watts."""
     menu = question.menu
     low_w = menu.watts[menu.least][menu.job]
@@ -90,7 +90,7 @@ def proportional(question: Question) -> Chosen:
 
 
 def _last_that_fits(
-    question: Question, levels: Sequence[float], at: Callable[[float], Ints]
+    question: ChoiceProblem, levels: Sequence[float], at: Callable[[float], Ints]
 ) -> Chosen:
     """Choices at the highest level that fits (levels ascend); the least ones where none does."""
     low, high = 0, len(levels)
@@ -105,7 +105,7 @@ def _last_that_fits(
     return question.chosen(rows)
 
 
-def priority(question: Question) -> Chosen:
+def priority(question: ChoiceProblem) -> Chosen:
     """Full power in order of priority and weight while it lasts, the least to the rest."""
     menu, limits, rows = question.menu, question.limits, question.menu.least.copy()
     room_w = limits.room_w - limits.load_w(menu.watts[rows])
@@ -120,7 +120,7 @@ def priority(question: Question) -> Chosen:
     return question.chosen(rows)
 
 
-def tiers(question: Question) -> Chosen:
+def tiers(question: ChoiceProblem) -> Chosen:
     """Water-filling for the highest priority first, with the least to all others; then the next.
 
     Lexicographic: no gain of lower tiers makes up for any loss of a higher one. Weights count
@@ -141,14 +141,14 @@ def _tiers(priorities: Ints) -> Iterator[Bools]:
         yield priorities == level
 
 
-def max_min(question: Question) -> Chosen:
+def max_min(question: ChoiceProblem) -> Chosen:
     """The highest least relative rate, then the second least, and so on; weights do not count."""
     menu = question.menu
     rate = menu.value / question.weight[menu.job]
     return question.chosen(leximin_rows(menu.valued(rate), question.limits))
 
 
-def nash(question: Question) -> Chosen:
+def nash(question: ChoiceProblem) -> Chosen:
     """The greatest product of relative rates, weights as exponents (Nash welfare).
 
     A paused job would make the product zero, so that none is.
@@ -175,7 +175,7 @@ def must_run(limits: DomainRoom, menu: PowerChoices, policy: str) -> None:
         raise UserError(short, where=problem.where, field=problem.field, hint=hint) from None
 
 
-RULES: Mapping[str, Callable[[Question], Chosen]] = {
+RULES: Mapping[str, Callable[[ChoiceProblem], Chosen]] = {
     "water-filling": water_filling,
     "tiers": tiers,
     "nash": nash,

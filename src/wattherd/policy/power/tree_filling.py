@@ -53,7 +53,7 @@ def hulls_of(menu: PowerChoices) -> Hulls:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class HullSegments:
     """All pieces of all jobs, steepest first (P,): whose, watts, worth, the row at the end.
 
     `slope` is worth per watt at the root; `start_w` and `start_value` (J,) are those of the least
@@ -69,7 +69,7 @@ class Pieces:
     start_value: Floats
 
 
-def pieces_of(hulls: Hulls, price: Floats) -> Pieces:
+def pieces_of(hulls: Hulls, price: Floats) -> HullSegments:
     """The pieces in the order in which watts are given; `price` (J,): a job's watt at the root.
 
     Among equally steep pieces those of earlier jobs come first, and within a job lower ones.
@@ -77,7 +77,7 @@ def pieces_of(hulls: Hulls, price: Floats) -> Pieces:
     menu = hulls.menu
     slope = hulls.worth / (hulls.watts * price[hulls.job])
     order = np.argsort(-slope, kind="stable")
-    return Pieces(
+    return HullSegments(
         job=hulls.job[order],
         target=hulls.high[order],
         watts=hulls.watts[order],
@@ -93,7 +93,7 @@ WHOLE_W = SLACK_W / 10
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class DomainGeneration:
     """Domains none of which feeds another; all their children belong to earlier generations.
 
     Of the pieces below them (Q,), by domain and then steepest first: which, in which domain, what a
@@ -112,8 +112,8 @@ class TreeFilling:
 
     hulls: Hulls
     limits: DomainRoom
-    pieces: Pieces
-    generations: tuple[Generation, ...]
+    pieces: HullSegments
+    generations: tuple[DomainGeneration, ...]
 
     @property
     def menu(self) -> PowerChoices:
@@ -127,7 +127,7 @@ class TreeFilling:
             given[one.piece] = self._cut(one, given, room_w)[0]
         return given
 
-    def _cut(self, one: Generation, given: Floats, room_w: Floats) -> tuple[Floats, Bools]:
+    def _cut(self, one: DomainGeneration, given: Floats, room_w: Floats) -> tuple[Floats, Bools]:
         """What a generation lets through of what the one below did, and which pieces it cut."""
         asked = given[one.piece]
         load = asked * one.scale
@@ -199,7 +199,7 @@ def filling_of(menu: PowerChoices, limits: DomainRoom) -> TreeFilling:
     return filling(hulls_of(menu), limits)
 
 
-def _generations(pieces: Pieces, limits: DomainRoom) -> Iterator[Generation]:
+def _generations(pieces: HullSegments, limits: DomainRoom) -> Iterator[DomainGeneration]:
     """From the innermost outwards."""
     rank, every = limits.ranks, np.arange(len(limits.path))
     for number in range(int(rank.max(initial=-1)) + 1):
@@ -209,7 +209,7 @@ def _generations(pieces: Pieces, limits: DomainRoom) -> Iterator[Generation]:
         yield _generation(np.flatnonzero(domain >= 0), domain, scale)
 
 
-def _generation(piece: Ints, domain: Ints, scale: Floats) -> Generation:
+def _generation(piece: Ints, domain: Ints, scale: Floats) -> DomainGeneration:
     """Group pieces by domain; NumPy sorts integers of 16 bits in linear time."""
     few = domain.max(initial=0) < np.iinfo(np.int16).max
     keys = domain[piece].astype(np.int16) if few else domain[piece]
@@ -217,4 +217,4 @@ def _generation(piece: Ints, domain: Ints, scale: Floats) -> Generation:
     domain = domain[piece]
     starts = np.flatnonzero(np.diff(domain, prepend=-1))
     first = np.repeat(starts, np.diff(starts, append=len(domain)))
-    return Generation(piece, domain, scale[piece], first)
+    return DomainGeneration(piece, domain, scale[piece], first)

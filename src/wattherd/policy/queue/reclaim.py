@@ -74,7 +74,7 @@ class LeafExcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ReclaimingGang:
     """A gang that may have jobs stopped, and whose.
 
     `others` are jobs of over-served queues, of which `excess` tells by leaf; `own` are jobs of its
@@ -94,14 +94,16 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
+class ReclaimStops:
     """Jobs to stop, and where the gang then goes."""
 
     jobs: tuple[JobView, ...]
     shares: tuple[Share, ...]
 
 
-def smallest_stops(room: FreeRoom, claim: Claim, marks: Mapping[str, float]) -> Stops | None:
+def smallest_stops(
+    room: FreeRoom, claim: ReclaimingGang, marks: Mapping[str, float]
+) -> ReclaimStops | None:
     """The least to stop so that a gang fits into `room`; None if nothing suffices.
 
     As Kueue does: jobs of other queues before those of its own, low priorities first, then the
@@ -116,7 +118,7 @@ def smallest_stops(room: FreeRoom, claim: Claim, marks: Mapping[str, float]) -> 
     unequal = len({gpus_of(job) for job in (*claim.others, *claim.own)}) > 1
     for own_too in (False, True) if claim.own else (False,):
         search = _Search(room, claim, own_too=own_too)
-        found: list[tuple[tuple[float, ...], Stops]] = []
+        found: list[tuple[tuple[float, ...], ReclaimStops]] = []
         for sign in (0, 1, -1) if unequal else (0,):
             others, own = (_ranked(jobs, marks, sign) for jobs in (claim.others, claim.own))
             stops = search.run(others, own)
@@ -139,10 +141,10 @@ def _ranked(jobs: Sequence[JobView], marks: Mapping[str, float], sign: int) -> l
 class _Search:
     """One greedy search, and its filling back."""
 
-    def __init__(self, room: FreeRoom, claim: Claim, *, own_too: bool) -> None:
+    def __init__(self, room: FreeRoom, claim: ReclaimingGang, *, own_too: bool) -> None:
         self._room, self._claim, self._own_too = room, claim, own_too
 
-    def run(self, others: Sequence[JobView], own: Sequence[JobView]) -> Stops | None:
+    def run(self, others: Sequence[JobView], own: Sequence[JobView]) -> ReclaimStops | None:
         """The first jobs in order that suffice, less those that need not go."""
         claim, mine = self._claim, [*own] if self._own_too else []
         freed = sum(map(gpus_of, mine))
@@ -176,7 +178,7 @@ class _Search:
         leaf = left[self._claim.leaf_of(job)]
         return max(leaf.due - (leaf.used - gpus_of(job)), 0.0)
 
-    def _first(self, pool: Sequence[JobView]) -> Stops | None:
+    def _first(self, pool: Sequence[JobView]) -> ReclaimStops | None:
         """The shortest beginning of `pool` that suffices (the more are stopped, the more fits)."""
         whole = self._fits(pool)
         if whole is None:
@@ -189,7 +191,7 @@ class _Search:
                 low = middle + 1
             else:
                 high, whole = middle, some
-        return Stops(tuple(pool[:high]), whole)
+        return ReclaimStops(tuple(pool[:high]), whole)
 
     def _fits(self, stopped: Sequence[JobView]) -> tuple[Share, ...] | None:
         own = {job.id for job in self._claim.own}
@@ -204,7 +206,7 @@ class _Search:
         shares = soon.place(self._claim.shape)
         return None if shares is None else tuple(shares)
 
-    def _filled_back(self, stops: Stops) -> Stops | None:
+    def _filled_back(self, stops: ReclaimStops) -> ReclaimStops | None:
         """Whoever need not go stays, those that were to go last first."""
         nodes = {share.node for share in stops.shares}
         jobs = [job for job in stops.jobs if any(one.node in nodes for one in job.wanted)]
@@ -219,7 +221,7 @@ class _Search:
         lost = self._lost(jobs)
         if lost > ROUNDING and lost >= self._gain(jobs) - ROUNDING:
             return None
-        return Stops(tuple(jobs), shares)
+        return ReclaimStops(tuple(jobs), shares)
 
     def _gain(self, jobs: Sequence[JobView]) -> float:
         """What its queue gets of its guarantee, once jobs of its own are out."""

@@ -35,9 +35,9 @@ from wattherd.estimate.speed import JobShape, asked_shape, shape_of
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import role_masks
-from wattherd.policy.schedule.aiturbo_swaps import Atlas, Sized, settle, spread, swap
+from wattherd.policy.schedule.aiturbo_swaps import JobInSizing, ShapeTable, settle, spread, swap
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.policy.schedule.resize import Cost, cost_of
+from wattherd.policy.schedule.resize import ShapeDevices, cost_of
 from wattherd.policy.schedule.speed_forecast import SpeedForecast
 
 THRESHOLDS = (30.0, 180.0)
@@ -60,7 +60,7 @@ class _Memory:
     seen: dict[str, Any] = field(default_factory=dict)
     service: dict[str, float] = field(default_factory=dict)
     shapes: dict[str, JobShape] = field(default_factory=dict)
-    atlases: dict[str, Atlas] = field(default_factory=dict)
+    atlases: dict[str, ShapeTable] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     at_s: float = 0.0
     adapted_s: float = -math.inf
@@ -128,11 +128,11 @@ class AITurbo:
             turned |= self.foresight.note(job, memory.seen)
         return turned
 
-    def _sized(self, memory: _Memory, job: JobView, kappa: float) -> Sized | None:
+    def _sized(self, memory: _Memory, job: JobView, kappa: float) -> JobInSizing | None:
         """A job that may be resized, in its present shape; None for others."""
         atlas = memory.atlases.get(job.id)
         if atlas is None:
-            atlas = Atlas(job.spec, lambda shape: self.foresight.step_s(job, shape))
+            atlas = ShapeTable(job.spec, lambda shape: self.foresight.step_s(job, shape))
             memory.atlases[job.id] = atlas
         left = self.foresight.steps_left(job, memory.seen)
         told, asked_s = left is not None, atlas.at(asked_shape(job.spec)).step_s
@@ -140,7 +140,7 @@ class AITurbo:
             left = max(job.progress, YOUNG_S / asked_s)
         if left is None or not math.isfinite(atlas.at(memory.shapes[job.id]).step_s):
             return None
-        return Sized(
+        return JobInSizing(
             number=job.number,
             atlas=atlas,
             shape=memory.shapes[job.id],
@@ -152,7 +152,7 @@ class AITurbo:
         )
 
     def _order(
-        self, memory: _Memory, jobs: Sequence[JobView], sized: Mapping[str, Sized]
+        self, memory: _Memory, jobs: Sequence[JobView], sized: Mapping[str, JobInSizing]
     ) -> list[JobView]:
         """By level of the feedback queue, running first, then by Borda count.
 
@@ -194,20 +194,20 @@ def _octave(service: float) -> int:
     return math.floor(math.log2(max(service / FIRST_LEVEL, 1.0)))
 
 
-def _whole(view: View) -> Cost:
+def _whole(view: View) -> ShapeDevices:
     """What all usable nodes have."""
     cores = np.array([node.cpu_milli for node in view.nodes()])[view.usable()].sum() / 1000
-    return Cost(view.gpu_total(), float(cores))
+    return ShapeDevices(view.gpu_total(), float(cores))
 
 
 def _admit(
     order: Iterable[JobView],
     shapes: Mapping[str, JobShape],
-    sized: Mapping[str, Sized],
-    whole: Cost,
+    sized: Mapping[str, JobInSizing],
+    whole: ShapeDevices,
     *,
     due: bool,
-) -> tuple[list[JobView], Cost]:
+) -> tuple[list[JobView], ShapeDevices]:
     """The jobs that fit in this order, and what they leave.
 
     Jobs that wait, and all when it is due, take the shape that suits them best in what is left.

@@ -24,54 +24,54 @@ from dataclasses import dataclass, field
 
 from wattherd.estimate.speed import JobShape
 from wattherd.model.job import JobSpec
-from wattherd.policy.schedule.resize import Cost, ResizeAxis, cost_of, moved
+from wattherd.policy.schedule.resize import ResizeAxis, ShapeDevices, cost_of, moved
 
 MOST_SWAPS = 200
 """Per adaptation; a guard against cycles of gains that differ in the last digit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ShapeBelief:
     """What is believed of a job in one shape: its cost, seconds per step, and moves by axis."""
 
-    cost: Cost
+    cost: ShapeDevices
     step_s: float
     adds: tuple[JobShape | None, ...]
     removals: tuple[JobShape | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Atlas:
+class ShapeTable:
     """All shapes of one job that were ever considered; `step_s` infinite where it is not known."""
 
     spec: JobSpec
     step_s: Callable[[JobShape], float | None]
-    _known: dict[JobShape, Known] = field(default_factory=dict, repr=False)
+    _known: dict[JobShape, ShapeBelief] = field(default_factory=dict, repr=False)
 
-    def at(self, shape: JobShape) -> Known:
+    def at(self, shape: JobShape) -> ShapeBelief:
         """What is believed of a shape."""
         found = self._known.get(shape)
         if found is None:
             found = self._known[shape] = self._look(shape)
         return found
 
-    def _look(self, shape: JobShape) -> Known:
+    def _look(self, shape: JobShape) -> ShapeBelief:
         step_s = self.step_s(shape)
         adds, removals = (
             tuple(moved(self.spec, shape, axis, sign) for axis in ResizeAxis) for sign in (1, -1)
         )
-        return Known(cost_of(shape), math.inf if step_s is None else step_s, adds, removals)
+        return ShapeBelief(cost_of(shape), math.inf if step_s is None else step_s, adds, removals)
 
 
 @dataclass(slots=True, kw_only=True)
-class Sized:
+class JobInSizing:
     """A job while its shape is being chosen; `runs_in` is None if it does not run now.
 
     `told`: its remaining steps come from its own curve.
     """
 
     number: int
-    atlas: Atlas
+    atlas: ShapeTable
     shape: JobShape
     runs_in: JobShape | None
     steps_left: float
@@ -98,7 +98,7 @@ class Sized:
         """By how much V falls from the present shape to another one."""
         return self.service(self.shape) - self.service(shape)
 
-    def cost(self) -> Cost:
+    def cost(self) -> ShapeDevices:
         """Of the present shape."""
         return self.atlas.at(self.shape).cost
 
@@ -112,16 +112,16 @@ class Sized:
 class _Move:
     """One job's move along one axis."""
 
-    job: Sized
+    job: JobInSizing
     shape: JobShape
     gain: float
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> ShapeDevices:
         return self.job.atlas.at(self.shape).cost - self.job.cost()
 
 
-def settle(job: Sized, free: Cost) -> None:
+def settle(job: JobInSizing, free: ShapeDevices) -> None:
     """Trade with what is free (the job's own devices not counted) while V falls."""
     while True:
         known = job.atlas.at(job.shape)
@@ -137,7 +137,7 @@ def settle(job: Sized, free: Cost) -> None:
         job.shape = best
 
 
-def swap(jobs: Sequence[Sized], free: Cost) -> Cost:
+def swap(jobs: Sequence[JobInSizing], free: ShapeDevices) -> ShapeDevices:
     """Swap while anything is gained; changes the jobs' shapes, returns what is free then."""
     found = {job.number: _both(job) for job in jobs}
     for _ in range(MOST_SWAPS):
@@ -154,19 +154,19 @@ def swap(jobs: Sequence[Sized], free: Cost) -> Cost:
 _Both = tuple[list[_Move | None], list[_Move | None]]
 
 
-def _both(job: Sized) -> _Both:
+def _both(job: JobInSizing) -> _Both:
     """Its additions and its removals, by axis."""
     known = job.atlas.at(job.shape)
     return [_move(job, one) for one in known.adds], [_move(job, one) for one in known.removals]
 
 
-def _move(job: Sized, shape: JobShape | None) -> _Move | None:
+def _move(job: JobInSizing, shape: JobShape | None) -> _Move | None:
     if shape is None or not math.isfinite(gain := job.delta(shape)):
         return None
     return _Move(job, shape, gain)
 
 
-def _best_pair(found: dict[int, _Both], free: Cost) -> tuple[_Move, _Move] | None:
+def _best_pair(found: dict[int, _Both], free: ShapeDevices) -> tuple[_Move, _Move] | None:
     """(removal, addition) of one resource by two jobs with the largest gain above zero."""
     best: tuple[_Move, _Move] | None = None
     gain = 0.0
@@ -194,7 +194,7 @@ def _ranked(found: Sequence[_Move | None]) -> list[_Move]:
     )
 
 
-def spread(jobs: Sequence[Sized], free: Cost, whole: Cost) -> Cost:
+def spread(jobs: Sequence[JobInSizing], free: ShapeDevices, whole: ShapeDevices) -> ShapeDevices:
     """Give what is free to whom it saves most time per share of the whole; changes shapes."""
     best = {job.number: _faster(job, whole) for job in jobs}
     by_number = {job.number: job for job in jobs}
@@ -213,7 +213,7 @@ def spread(jobs: Sequence[Sized], free: Cost, whole: Cost) -> Cost:
         best[number] = _faster(by_number[number], whole)
 
 
-def _faster(job: Sized, whole: Cost) -> list[tuple[float, _Move]]:
+def _faster(job: JobInSizing, whole: ShapeDevices) -> list[tuple[float, _Move]]:
     """Moves that save time, with seconds saved per dominant share."""
     now_s = job.time_s(job.shape)
     found = []

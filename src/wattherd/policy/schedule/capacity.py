@@ -33,10 +33,10 @@ from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
 from wattherd.policy.queue.reclaim import (
-    Claim,
     LeafExcess,
     Reclaim,
-    Stops,
+    ReclaimingGang,
+    ReclaimStops,
     budgets,
     gpus_of,
     smallest_stops,
@@ -589,7 +589,7 @@ class _Cycle:
         able: Sequence[JobView],
         own: Sequence[JobView],
         excess: Mapping[str, LeafExcess],
-    ) -> Stops | None:
+    ) -> ReclaimStops | None:
         """Hold room where it comes at the least cost, and say who must go for it.
 
         None if nobody must go, or if that would not suffice: then the hold stays where it is.
@@ -607,7 +607,7 @@ class _Cycle:
         for gone in self.going.values():
             room.give(gone.wanted)
         needs = self.kept.needs(name, borrows=self._borrows(name, shape.gpus))
-        claim = Claim(
+        claim = ReclaimingGang(
             shape=shape,
             others=[o for o in able if self._leaf(o) != name and o.id not in self.going],
             own=[one for one in own if one.id not in self.going],

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.errors import UserError
-from wattherd.estimate.dvfs import FASTEST, ClockSetting, DvfsModel, Operation, at, cheapest
+from wattherd.estimate.dvfs import FASTEST, ClockSetting, DvfsModel, OperatingPoint, at, cheapest
 
 Floats = NDArray[np.float64]
 
@@ -166,7 +166,7 @@ def schedule(
     return _outcome(gpus, pool, done, sum(late for _, late in done))
 
 
-def _operation(task: DeadlineTask, *, keep_deadline: bool) -> Operation:
+def _operation(task: DeadlineTask, *, keep_deadline: bool) -> OperatingPoint:
     """The cheapest setting on an idle GPU; the fastest there is where every one is too slow."""
     found = cheapest(task.model)
     if keep_deadline and found is not None and found.time_s > task.deadline_s:
@@ -177,10 +177,10 @@ def _operation(task: DeadlineTask, *, keep_deadline: bool) -> Operation:
 def _give(
     gpus: _Gpus,
     pool: EdlPool,
-    pair: tuple[DeadlineTask, Operation],
+    pair: tuple[DeadlineTask, OperatingPoint],
     choose: Chooser,
     theta: float | None,
-) -> tuple[Operation, bool]:
+) -> tuple[OperatingPoint, bool]:
     """Book the task; returns how it runs and whether it is late."""
     task, run = pair
     gpu = choose(gpus, run.time_s, task.deadline_s)
@@ -196,7 +196,9 @@ def _give(
     return run, bool(gpus.end_s[gpu] > task.deadline_s * (1 + 1e-9))
 
 
-def _sped_up(task: DeadlineTask, run: Operation, left_s: float, theta: float) -> Operation | None:
+def _sped_up(
+    task: DeadlineTask, run: OperatingPoint, left_s: float, theta: float
+) -> OperatingPoint | None:
     """The cheapest way to do it in `left_s`, if that is not below theta of its time."""
     if left_s <= max(theta * run.time_s, task.model.fastest_s):
         return None
@@ -214,7 +216,7 @@ def _turn_on(gpus: _Gpus, pool: EdlPool) -> int:
 
 
 def _outcome(
-    gpus: _Gpus, pool: EdlPool, done: Sequence[tuple[Operation, bool]], missed: int
+    gpus: _Gpus, pool: EdlPool, done: Sequence[tuple[OperatingPoint, bool]], missed: int
 ) -> ScheduleCost:
     busy = gpus.busy_s[: gpus.used].reshape(-1, pool.gpus_per_node)
     idle_s = float((busy.max(axis=1, initial=0.0)[:, None] - busy).sum())

@@ -21,8 +21,8 @@ from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gandiva_nodes import (
     Asks,
-    Homes,
-    Resident,
+    GandivaJob,
+    GandivaNodes,
     arriving_home,
     crowded_home,
     spread_home,
@@ -48,7 +48,11 @@ class PairPacking:
     gains: dict[Pair, float] = field(default_factory=dict)
 
     def look(
-        self, residents: Iterable[Resident], homes: Homes, turns: GandivaTurns, since_s: float
+        self,
+        residents: Iterable[GandivaJob],
+        homes: GandivaNodes,
+        turns: GandivaTurns,
+        since_s: float,
     ) -> None:
         """Read the rates of the slice that began at `since_s`; take pairs apart that do not pay."""
         residents = list(residents)
@@ -63,7 +67,12 @@ class PairPacking:
             one.seen = one.job.progress
 
     def _judge(
-        self, one: Resident, other: Resident, homes: Homes, turns: GandivaTurns, since_s: float
+        self,
+        one: GandivaJob,
+        other: GandivaJob,
+        homes: GandivaNodes,
+        turns: GandivaTurns,
+        since_s: float,
     ) -> None:
         (node,) = one.needs
         if _measured(one, since_s) and _measured(other, since_s):
@@ -74,7 +83,7 @@ class PairPacking:
             if one.running and other.running:
                 turns.suspend(other)
 
-    def form(self, homes: Homes, turns: GandivaTurns) -> None:
+    def form(self, homes: GandivaNodes, turns: GandivaTurns) -> None:
         """Pair residents wherever some wait for their turn, while that leaves fewer waiting."""
         for node in range(len(homes.nodes)):
             if homes.free_gpus(node) >= 0:
@@ -91,12 +100,14 @@ class PairPacking:
                 self._join(*best, homes, turns)
                 del able[best[0]], able[best[1]]
 
-    def _join(self, one: Resident, other: Resident, homes: Homes, turns: GandivaTurns) -> None:
+    def _join(
+        self, one: GandivaJob, other: GandivaJob, homes: GandivaNodes, turns: GandivaTurns
+    ) -> None:
         homes.pair(one, other)
         if one.running and other.running:
             turns.suspend(other)
 
-    def _best(self, able: dict[Resident, int]) -> tuple[Resident, Resident] | None:
+    def _best(self, able: dict[GandivaJob, int]) -> tuple[GandivaJob, GandivaJob] | None:
         """The pair with the best known gain, then the first that nobody tried."""
         ones = sorted(able, key=lambda one: one.job.number)
         found = [
@@ -112,30 +123,30 @@ class PairPacking:
         return ones[a], ones[b]
 
 
-def _measured(resident: Resident, since_s: float) -> bool:
+def _measured(resident: GandivaJob, since_s: float) -> bool:
     """Whether it ran through the whole slice, and reported within it."""
     job = resident.job
     ran = resident.running and resident.since_s <= since_s
     return ran and job.rate_per_s is not None and job.progress != resident.seen
 
 
-def _relative_rate(resident: Resident) -> float:
+def _relative_rate(resident: GandivaJob) -> float:
     return (resident.job.rate_per_s or 0.0) / (resident.solo_rate or float("inf"))
 
 
-def _part(homes: Homes, resident: Resident, node: int) -> int | None:
+def _part(homes: GandivaNodes, resident: GandivaJob, node: int) -> int | None:
     """Its part of a GPU, None if it cannot share one or its solo rate is not known yet."""
     if not resident.solo_rate:
         return None
     return memory_part_milli(resident.job.spec, homes.nodes[node].gpu_model)
 
 
-def _pair(one: Resident, other: Resident) -> Pair:
+def _pair(one: GandivaJob, other: GandivaJob) -> Pair:
     names = sorted((_name(one), _name(other)))
     return names[0], names[1]
 
 
-def _name(resident: Resident) -> str:
+def _name(resident: GandivaJob) -> str:
     """Profile of the job, its id where it has none."""
     return resident.job.spec.profile or f"job {resident.job.id}"
 
@@ -148,7 +159,7 @@ def _name(resident: Resident) -> str:
 # (section 4.4).
 
 
-def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> None:
+def leave_crowds(residents: Iterable[GandivaJob], homes: GandivaNodes, turns: GandivaTurns) -> None:
     """Those who wait for their turn go where there is room, least served first."""
     most = max(map(homes.free_gpus, range(len(homes.nodes))), default=0)
     waiting = [
@@ -163,7 +174,7 @@ def leave_crowds(residents: Iterable[Resident], homes: Homes, turns: GandivaTurn
                 turns.move(one, home)
 
 
-def gather(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> None:
+def gather(residents: Iterable[GandivaJob], homes: GandivaNodes, turns: GandivaTurns) -> None:
     """Gangs that sit on several nodes go to one that has room for all of it."""
     for one in sorted(residents, key=lambda one: one.job.number):
         if len(one.needs) > 1:
@@ -172,7 +183,7 @@ def gather(residents: Iterable[Resident], homes: Homes, turns: GandivaTurns) -> 
                 turns.move(one, home)
 
 
-def defragment(homes: Homes, turns: GandivaTurns, free_share: float) -> None:
+def defragment(homes: GandivaNodes, turns: GandivaTurns, free_share: float) -> None:
     """Empty nodes of whose GPUs at least `free_share` is free, as far as fuller ones take it."""
     stuck: set[int] = set()
     while True:
@@ -186,7 +197,7 @@ def defragment(homes: Homes, turns: GandivaTurns, free_share: float) -> None:
         stuck.add(source)
 
 
-def _source(homes: Homes, free_share: float, stuck: set[int]) -> int | None:
+def _source(homes: GandivaNodes, free_share: float, stuck: set[int]) -> int | None:
     """The node with the largest share of free GPUs among those where someone lives."""
     able = [
         (homes.free_gpus(node) / homes.capacity[node][0], node)
@@ -197,7 +208,7 @@ def _source(homes: Homes, free_share: float, stuck: set[int]) -> int | None:
     return max(able)[1] if able else None
 
 
-def _target(homes: Homes, resident: Resident, source: int) -> int | None:
+def _target(homes: GandivaNodes, resident: GandivaJob, source: int) -> int | None:
     """The fullest other node with room, of the same affinity if possible; None: none is fuller."""
     if len(resident.needs) > 1 or resident.partner is not None:
         return None
@@ -210,12 +221,12 @@ def _target(homes: Homes, resident: Resident, source: int) -> int | None:
 
 
 @dataclass(slots=True)
-class Idle:
+class IdleGpus:
     """Free GPUs of each node when last looked at: only what stays idle for a slice is lent."""
 
     gpus: dict[int, int] = field(default_factory=dict)
 
-    def lend(self, homes: Homes, turns: GandivaTurns) -> None:
+    def lend(self, homes: GandivaNodes, turns: GandivaTurns) -> None:
         """Give what was idle through the last slice to jobs that can use it, first jobs first."""
         now = {node: max(homes.free_gpus(node), 0) for node in range(len(homes.nodes))}
         for node, free in now.items():
@@ -228,11 +239,11 @@ class Idle:
         self.gpus = now
 
 
-def _gpus_per_task(resident: Resident) -> int:
+def _gpus_per_task(resident: GandivaJob) -> int:
     return max(resident.job.spec.roles[0].gpu_count, 1)
 
 
-def _appetite(resident: Resident) -> int:
+def _appetite(resident: GandivaJob) -> int:
     """Tasks that it could use besides those it has, where it may have them."""
     spec = resident.job.spec
     simple = len(spec.roles) == 1 and spec.roles[0].gpu_count and len(resident.home) == 1
@@ -243,11 +254,11 @@ def _appetite(resident: Resident) -> int:
 
 @dataclass(slots=True)
 class _Memory:
-    homes: Homes
+    homes: GandivaNodes
     packing: PairPacking
-    idle: Idle = field(default_factory=Idle)
-    residents: dict[str, Resident] = field(default_factory=dict)
-    queue: dict[str, Resident] = field(default_factory=dict)
+    idle: IdleGpus = field(default_factory=IdleGpus)
+    residents: dict[str, GandivaJob] = field(default_factory=dict)
+    queue: dict[str, GandivaJob] = field(default_factory=dict)
     slice_s: float = -math.inf
     """When the present slice was begun."""
     next_s: float = -math.inf
@@ -290,7 +301,7 @@ class Gandiva:
         """Hear what changed; give homes and turns."""
         memory: _Memory | None = view.memory.get("gandiva")
         if memory is None:
-            memory = _Memory(Homes(view.nodes()), PairPacking(self.least_gain))
+            memory = _Memory(GandivaNodes(view.nodes()), PairPacking(self.least_gain))
             view.memory["gandiva"] = memory
         changed = self._hear(memory, view)
         new_slice = view.now_s >= memory.next_s
@@ -363,14 +374,14 @@ class Gandiva:
         if resident is None:
             masks = role_masks(view, job.spec)
             width = memory.homes.widest(job.spec, masks)
-            resident = Resident(job, width, since_s=now_s, queued_s=now_s, masks=masks)
+            resident = GandivaJob(job, width, since_s=now_s, queued_s=now_s, masks=masks)
         elif job.wanted:
             return
         else:
             memory.homes.leave(resident)
         self._enqueue(memory, resident, now_s)
 
-    def _enqueue(self, memory: _Memory, resident: Resident, now_s: float) -> None:
+    def _enqueue(self, memory: _Memory, resident: GandivaJob, now_s: float) -> None:
         if resident.running:
             resident.rest(now_s)
         resident.queued_s, resident.told = now_s, False
@@ -396,11 +407,13 @@ class Gandiva:
             if overdue:
                 return
 
-    def _home(self, homes: Homes, resident: Resident, *, overdue: bool) -> tuple[Share, ...] | None:
+    def _home(
+        self, homes: GandivaNodes, resident: GandivaJob, *, overdue: bool
+    ) -> tuple[Share, ...] | None:
         home = arriving_home(homes, resident) or spread_home(homes, resident)
         return home or crowded_home(homes, resident, self.height, any_affinity=overdue)
 
-    def _tell(self, resident: Resident, free: int, draft: Draft) -> None:
+    def _tell(self, resident: GandivaJob, free: int, draft: Draft) -> None:
         """Say what a job without a home waits for, while so many GPUs are free."""
         if resident.job.wanted:
             return
@@ -434,6 +447,6 @@ class Gandiva:
         )
 
 
-def _free(homes: Homes) -> int:
+def _free(homes: GandivaNodes) -> int:
     """GPUs that no resident of any node would take."""
     return sum(max(homes.free_gpus(node), 0) for node in range(len(homes.nodes)))

@@ -28,7 +28,7 @@ Asks = tuple[tuple[int, ...], tuple[Need, ...], tuple[str, ...], tuple[bytes, ..
 
 
 @dataclass(slots=True, eq=False)
-class Resident:
+class GandivaJob:
     """A job as Gandiva sees it; it waits for a home while `home` is empty.
 
     `ran_s` is its running time until `since_s`, counted from that of its neighbours when it came;
@@ -45,7 +45,7 @@ class Resident:
     needs: dict[int, Need] = field(default_factory=dict)
     ran_s: float = 0.0
     running: bool = False
-    partner: Resident | None = None
+    partner: GandivaJob | None = None
     solo_rate: float | None = None
     seen: float = 0.0
     grown: int = 0
@@ -140,11 +140,11 @@ def _times(need: Need, count: int) -> Need:
     return need[0] * count, need[1] * count, need[2] * count
 
 
-Find = Callable[["Homes", Resident], "tuple[Share, ...] | None"]
+Find = Callable[["GandivaNodes", GandivaJob], "tuple[Share, ...] | None"]
 """Finds a home."""
 
 
-class Homes:
+class GandivaNodes:
     """The nodes of a cluster, who lives there, and what they would take all together."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
@@ -155,11 +155,11 @@ class Homes:
         self._usable_bytes = b""
         self.demand: list[Need] = [NOTHING] * len(nodes)
         self.affinity: list[int | None] = [None] * len(nodes)
-        self.on: list[dict[str, Resident]] = [{} for _ in nodes]
+        self.on: list[dict[str, GandivaJob]] = [{} for _ in nodes]
         self.now_s = 0.0
         self._clocks = [(0.0, 0.0)] * len(nodes)
 
-    def note(self, now_s: float, usable: NDArray[np.bool_]) -> list[Resident] | None:
+    def note(self, now_s: float, usable: NDArray[np.bool_]) -> list[GandivaJob] | None:
         """Take note of the time, lost and returned nodes; returns residents whose home is lost.
 
         None if there is no such news.
@@ -169,7 +169,7 @@ class Homes:
         if now == self._usable_bytes:
             return None
         self._usable_bytes, self.usable = now, usable.tolist()
-        gone: dict[str, Resident] = {}
+        gone: dict[str, GandivaJob] = {}
         for node, able in enumerate(self.usable):
             if not able:
                 gone.update(self.on[node])
@@ -193,7 +193,7 @@ class Homes:
 
     # Who lives where ------------------------------------------------------------------------------
 
-    def settle(self, resident: Resident, home: Sequence[Share]) -> None:
+    def settle(self, resident: GandivaJob, home: Sequence[Share]) -> None:
         """Give a resident a (new) home, where it takes its turns like those who were there."""
         self.leave(resident)
         resident.live_in(home)
@@ -201,7 +201,7 @@ class Homes:
         resident.ran_s = virtual_s - (self.now_s - resident.since_s if resident.running else 0.0)
         self._reside(resident)
 
-    def freely(self, resident: Resident, find: Find) -> tuple[Share, ...] | None:
+    def freely(self, resident: GandivaJob, find: Find) -> tuple[Share, ...] | None:
         """What `find` says if the resident itself were nowhere."""
         home, affinity = resident.home, {node: self.affinity[node] for node in resident.needs}
         self.leave(resident)
@@ -212,14 +212,14 @@ class Homes:
             self.affinity[node] = gpus
         return found
 
-    def _reside(self, resident: Resident) -> None:
+    def _reside(self, resident: GandivaJob) -> None:
         for node, need in resident.needs.items():
             if not self.on[node]:
                 self.affinity[node] = resident.gpus
             self.on[node][resident.job.id] = resident
             self._ask(node, need)
 
-    def leave(self, resident: Resident) -> None:
+    def leave(self, resident: GandivaJob) -> None:
         """Give its home up, and its partner."""
         self.part(resident)
         for node, need in resident.needs.items():
@@ -229,19 +229,19 @@ class Homes:
                 self.affinity[node] = None
         resident.home, resident.needs = (), {}
 
-    def pair(self, one: Resident, other: Resident) -> None:
+    def pair(self, one: GandivaJob, other: GandivaJob) -> None:
         """Two residents of one GPU each share a GPU from now on."""
         one.partner, other.partner = other, one
         self._gpus(one, -1)
 
-    def part(self, resident: Resident) -> None:
+    def part(self, resident: GandivaJob) -> None:
         """Two partners have a GPU each again."""
         partner = resident.partner
         if partner is not None:
             partner.partner = resident.partner = None
             self._gpus(resident, 1)
 
-    def _gpus(self, resident: Resident, change: int) -> None:
+    def _gpus(self, resident: GandivaJob, change: int) -> None:
         (node,) = resident.needs
         self._ask(node, (change, 0, 0))
 
@@ -278,7 +278,7 @@ class Homes:
         both = zip(self.capacity[node], self.demand[node], strict=True)
         return [min(height * capacity - demand, capacity) for capacity, demand in both]
 
-    def together(self, resident: Resident, height: float = 1.0) -> Iterator[int]:
+    def together(self, resident: GandivaJob, height: float = 1.0) -> Iterator[int]:
         """Nodes that take the whole job."""
         able = self.able(resident.job.spec)
         if resident.masks:
@@ -307,7 +307,7 @@ def whole_home(spec: JobSpec, width: int, node: int) -> tuple[Share, ...]:
     return tuple(Share(node, n, role) for role, n in enumerate(counts_of(spec, width)) if n)
 
 
-def arriving_home(homes: Homes, resident: Resident) -> tuple[Share, ...] | None:
+def arriving_home(homes: GandivaNodes, resident: GandivaJob) -> tuple[Share, ...] | None:
     """A home with room: on nodes of its affinity, of none, of another; least loaded first."""
     spec, width, gpus = resident.job.spec, resident.width, resident.gpus
     rank = {gpus: 0, None: 1}
@@ -316,7 +316,9 @@ def arriving_home(homes: Homes, resident: Resident) -> tuple[Share, ...] | None:
     return whole_home(spec, width, min(keys)[2]) if keys else None
 
 
-def spread_home(homes: Homes, resident: Resident, height: float = 1.0) -> tuple[Share, ...] | None:
+def spread_home(
+    homes: GandivaNodes, resident: GandivaJob, height: float = 1.0
+) -> tuple[Share, ...] | None:
     """A home on several nodes: the emptiest first, as many tasks on each as it takes."""
     spec = resident.job.spec
     able = sorted(homes.able(spec), key=lambda node: (homes.load(node), node))
@@ -337,7 +339,7 @@ def spread_home(homes: Homes, resident: Resident, height: float = 1.0) -> tuple[
 
 
 def crowded_home(
-    homes: Homes, resident: Resident, height: float, *, any_affinity: bool
+    homes: GandivaNodes, resident: GandivaJob, height: float, *, any_affinity: bool
 ) -> tuple[Share, ...] | None:
     """A home whose residents take turns: on nodes of its affinity, or on any; least loaded."""
     spec, width = resident.job.spec, resident.width

@@ -16,7 +16,7 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, Share
 from wattherd.policy.queue.topology import closest
-from wattherd.policy.schedule.gandiva_nodes import Homes, Need, Resident, task_need
+from wattherd.policy.schedule.gandiva_nodes import GandivaJob, GandivaNodes, Need, task_need
 
 
 def memory_part_milli(spec: JobSpec, gpu_model: str) -> int | None:
@@ -38,14 +38,14 @@ def memory_part_milli(spec: JobSpec, gpu_model: str) -> int | None:
 class GandivaTurns:
     """One plan's turns. `fanouts` tell, by a node's GPUs, how they are grouped (`Chain.fanout`)."""
 
-    homes: Homes
+    homes: GandivaNodes
     draft: Draft
     now_s: float
     sharing: bool
     fanouts: Mapping[int, Sequence[int]] = field(default_factory=dict)
     _refusal: Reason | None = None
 
-    def give(self, residents: Iterable[Resident], *, new_slice: bool) -> None:
+    def give(self, residents: Iterable[GandivaJob], *, new_slice: bool) -> None:
         """Stop those whose turn is over, start those whose turn it is."""
         units = [_unit(one) for one in residents if one.home and _leads(one)]
         units.sort(key=lambda unit: self._key(unit, new_slice=new_slice))
@@ -59,14 +59,14 @@ class GandivaTurns:
         for unit in waiting:
             self._start_unit(unit, chosen if new_slice else [])
 
-    def _key(self, unit: list[Resident], *, new_slice: bool) -> tuple[bool, float, int]:
+    def _key(self, unit: list[GandivaJob], *, new_slice: bool) -> tuple[bool, float, int]:
         runs = not new_slice and any(one.running for one in unit)
         served_s = min(one.service_s(self.now_s) for one in unit)
         return not runs, served_s, unit[0].job.number
 
     def _choose(
-        self, units: list[list[Resident]]
-    ) -> tuple[list[list[Resident]], list[list[Resident]]]:
+        self, units: list[list[GandivaJob]]
+    ) -> tuple[list[list[GandivaJob]], list[list[GandivaJob]]]:
         """Units that fit side by side, first ones first, and the others."""
         left: dict[int, Need] = {}
         chosen, others = [], []
@@ -79,7 +79,7 @@ class GandivaTurns:
                 chosen.append(unit)
         return chosen, others
 
-    def _rest(self, unit: list[Resident], left: Mapping[int, Need]) -> dict[int, Need] | None:
+    def _rest(self, unit: list[GandivaJob], left: Mapping[int, Need]) -> dict[int, Need] | None:
         """What a unit would leave on its nodes, None if it does not fit."""
         rest: dict[int, Need] = {}
         for position, one in enumerate(unit):
@@ -97,7 +97,7 @@ class GandivaTurns:
 
     # Stopping ---------------------------------------------------------------------------------
 
-    def suspend(self, resident: Resident) -> None:
+    def suspend(self, resident: GandivaJob) -> None:
         """Take its devices until it is its turn again."""
         if resident.running:
             self.draft.stop(resident.job, StopReason.TIME_SLICE)
@@ -117,7 +117,7 @@ class GandivaTurns:
         )
         self.draft.wait(resident.job, reason)
 
-    def _shrink_around(self, unit: list[Resident]) -> None:
+    def _shrink_around(self, unit: list[GandivaJob]) -> None:
         """Those who grew on these nodes give back what they did not ask for."""
         for node in {node for one in unit for node in one.needs}:
             for other in self.homes.on[node].values():
@@ -126,7 +126,7 @@ class GandivaTurns:
 
     # Starting ---------------------------------------------------------------------------------
 
-    def _start_unit(self, unit: list[Resident], chosen: list[list[Resident]]) -> None:
+    def _start_unit(self, unit: list[GandivaJob], chosen: list[list[GandivaJob]]) -> None:
         """Start a unit, partners on the same GPU; for want of watts, later ones must stop."""
         first = next((one for one in unit if one.running), unit[0])
         if not first.running and not self._start(first, self._shares(first), chosen):
@@ -136,7 +136,9 @@ class GandivaTurns:
                 gpus = first.job.wanted[0].gpus
                 self._start(one, [self._part(one, one.home[0])._replace(gpus=gpus)], chosen)
 
-    def _start(self, resident: Resident, shares: list[Share], chosen: list[list[Resident]]) -> bool:
+    def _start(
+        self, resident: GandivaJob, shares: list[Share], chosen: list[list[GandivaJob]]
+    ) -> bool:
         if self._begin(resident, shares):
             return True
         victims = [one for unit in chosen for one in unit if one.running]
@@ -151,13 +153,13 @@ class GandivaTurns:
     def _lacks_watts(self) -> bool:
         return self._refusal is not None and self._refusal.code is ReasonCode.WAITING_FOR_POWER
 
-    def _begin(self, resident: Resident, shares: list[Share]) -> bool:
+    def _begin(self, resident: GandivaJob, shares: list[Share]) -> bool:
         self._refusal = self.draft.start(resident.job, shares)
         if self._refusal is None and not resident.running:
             resident.run(self.now_s)
         return self._refusal is None
 
-    def move(self, resident: Resident, home: Sequence[Share]) -> None:
+    def move(self, resident: GandivaJob, home: Sequence[Share]) -> None:
         """Give a resident a new home and, if it runs, take it there."""
         self.homes.settle(resident, home)
         if resident.running:
@@ -165,7 +167,7 @@ class GandivaTurns:
             if not self._begin(resident, self._shares(resident)):
                 self.suspend(resident)
 
-    def grow(self, resident: Resident, tasks: int) -> bool:
+    def grow(self, resident: GandivaJob, tasks: int) -> bool:
         """Run with `tasks` more than asked for, all of them on its one node."""
         (share,) = resident.home
         wider = share._replace(tasks=share.tasks + tasks)
@@ -174,7 +176,7 @@ class GandivaTurns:
         resident.grown = tasks
         return True
 
-    def widen(self, resident: Resident) -> None:
+    def widen(self, resident: GandivaJob) -> None:
         """Give back what a budget took, where there are watts for it again.
 
         Its GPUs were kept for it all the while: they are part of what its home has promised.
@@ -184,13 +186,13 @@ class GandivaTurns:
 
     # Devices ----------------------------------------------------------------------------------
 
-    def _part(self, resident: Resident, share: Share) -> Share:
+    def _part(self, resident: GandivaJob, share: Share) -> Share:
         """The share as a part of its GPU, where the job can share one."""
         model = self.homes.nodes[share.node].gpu_model
         part = memory_part_milli(resident.job.spec, model) if self.sharing and model else None
         return share._replace(gpu_milli=part)
 
-    def _shares(self, resident: Resident) -> list[Share]:
+    def _shares(self, resident: GandivaJob) -> list[Share]:
         """Its home, with GPUs that nobody uses, close to each other."""
         taken: dict[int, set[int]] = {}
         shares = []
@@ -205,7 +207,7 @@ class GandivaTurns:
         return shares
 
     def _pick(
-        self, resident: Resident, node: int, gpus: int, taken: dict[int, set[int]]
+        self, resident: GandivaJob, node: int, gpus: int, taken: dict[int, set[int]]
     ) -> tuple[int, ...]:
         size = self.homes.capacity[node][0]
         used = taken.setdefault(node, self._used(resident, node))
@@ -214,7 +216,7 @@ class GandivaTurns:
         used.update(picked)
         return picked
 
-    def _used(self, resident: Resident, node: int) -> set[int]:
+    def _used(self, resident: GandivaJob, node: int) -> set[int]:
         """GPUs of a node that others have under the plan."""
         return {
             gpu
@@ -226,10 +228,10 @@ class GandivaTurns:
         }
 
 
-def _leads(resident: Resident) -> bool:
+def _leads(resident: GandivaJob) -> bool:
     """Whether it stands for its unit."""
     return resident.partner is None or resident.job.number < resident.partner.job.number
 
 
-def _unit(resident: Resident) -> list[Resident]:
+def _unit(resident: GandivaJob) -> list[GandivaJob]:
     return [resident] if resident.partner is None else [resident, resident.partner]

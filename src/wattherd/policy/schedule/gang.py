@@ -11,7 +11,7 @@ all behind it: these keep off the nodes that it may use until it has started. No
 it. A gang that the nodes could not hold if they were empty holds up nobody, and so does one that
 waits for watts.
 
-Where a job goes is for `Seats` to say: by how many of its tasks each node could take (`ByRule`),
+Where a job goes is for `Seats` to say: by how many of its tasks each node could take (`RuleSeats`),
 or, given by a shell, task by task by a placement policy.
 """
 
@@ -64,7 +64,7 @@ class Seats(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ByRule:
+class RuleSeats:
     """Implements `Seats` by a rule, on the books of the plan itself."""
 
     place: Place
@@ -111,7 +111,9 @@ class Gang:
 
     def plan(self, view: View, draft: Draft) -> None:
         """Try who may hope, in turn."""
-        seats = ByRule(self.place, view, draft) if self.seats is None else self.seats(view, draft)
+        seats = (
+            RuleSeats(self.place, view, draft) if self.seats is None else self.seats(view, draft)
+        )
         memory: _Line = view.memory.setdefault(_MEMORY, _Line())
         _Round(self, view, draft, seats, memory).run()
 

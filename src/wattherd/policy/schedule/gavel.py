@@ -146,7 +146,7 @@ class _Memory:
     types: list[str]
     node_type: NDArray[np.int64]
     account: GavelAccount
-    shuffle: Shuffle
+    shuffle: WorkerTypeShuffle
     alone: IsolatedTime = field(default_factory=IsolatedTime)
     count: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     gpus: list[int] = field(default_factory=list)
@@ -220,7 +220,7 @@ class Gavel:
                 types=types,
                 node_type=np.array([types.index(name) if name else -1 for name in names]),
                 account=GavelAccount(len(types), self.round_s / 2.0),
-                shuffle=Shuffle(self.seed),
+                shuffle=WorkerTypeShuffle(self.seed),
             )
         return memory
 
@@ -474,7 +474,7 @@ SEED_OFFSET = 5
 """The published scheduler's generator for this purpose is seeded by the run's seed plus this."""
 
 
-class Shuffle:
+class WorkerTypeShuffle:
     """Orders in which the published simulation goes through worker types, one a round.
 
     Policies that don't look at throughputs go through the types in an order that Python's generator

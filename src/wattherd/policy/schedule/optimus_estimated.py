@@ -23,7 +23,7 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.policy.schedule.resize import Cost, ResizeAxis, cost_of, moved
+from wattherd.policy.schedule.resize import ResizeAxis, ShapeDevices, cost_of, moved
 from wattherd.policy.schedule.speed_forecast import SpeedForecast
 
 INTERVAL_S = 600.0
@@ -92,7 +92,7 @@ class OptimusEstimated:
         return math.inf if left is None or step_s is None else left * step_s
 
     def _gain(
-        self, view: View, memory: _Memory, job: JobView, shape: JobShape, whole: Cost
+        self, view: View, memory: _Memory, job: JobView, shape: JobShape, whole: ShapeDevices
     ) -> tuple[float, int, str, JobShape] | None:
         """(minus the best gain per share, number, id, shape after), None if nothing is gained."""
         left = self.foresight.steps_left(job, memory.seen)
@@ -144,9 +144,9 @@ def _least(job: JobView) -> JobShape:
     )
 
 
-def _whole(view: View) -> Cost:
+def _whole(view: View) -> ShapeDevices:
     cores = sum(node.cpu_milli for node in view.nodes()) / 1000
-    return Cost(view.gpu_total(), cores)
+    return ShapeDevices(view.gpu_total(), cores)
 
 
 def _waits(job: JobView, now_s: float) -> Reason:

@@ -5,7 +5,7 @@ on that job's own row alone. A move gives one job another row - nothing, what it
 on one node, whole rests of several nodes - perhaps after taking a node from another job. Moves
 that lower the sum are made until there is none.
 
-Kernels, as in `pollux_genetic`; `problem` is `Problem.arrays`.
+Kernels, as in `pollux_genetic`; `problem` is `PolluxProblem.arrays`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import numpy as np
 
 from wattherd.jit import kernel
 from wattherd.policy.schedule.pollux_breeding import MOST_NODES, repair
-from wattherd.policy.schedule.pollux_problem import NOT_ZERO, Floats, Problem, States
+from wattherd.policy.schedule.pollux_problem import NOT_ZERO, Floats, PolluxProblem, States
 
 MOST_PASSES = 50
 _LOWER = 1.0 - 1e-9
 """What costs at least this share of another is no better: sums of the same costs round apart."""
 
 
-def climb(problem: Problem, states: States, rng: np.random.Generator) -> tuple[States, Floats]:
+def climb(
+    problem: PolluxProblem, states: States, rng: np.random.Generator
+) -> tuple[States, Floats]:
     """The best state reached from any of `states` or from least gangs, and its objectives.
 
     Both have one row; the same generator gives the same result.

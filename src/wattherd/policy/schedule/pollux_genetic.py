@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattherd.jit import kernel
 from wattherd.policy.schedule.pollux_breeding import crossed, mutate, repair
-from wattherd.policy.schedule.pollux_problem import Floats, Problem, States, judge
+from wattherd.policy.schedule.pollux_problem import Floats, PolluxProblem, States, judge
 
 Ints = NDArray[np.int64]
 
@@ -26,7 +26,7 @@ MOST_TRIES = 10
 
 
 def genetic(
-    problem: Problem,
+    problem: PolluxProblem,
     states: States,
     rng: np.random.Generator,
     *,

@@ -85,7 +85,7 @@ def _report(plain: Mapping[str, Any] | None) -> TrainingReport | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class PolluxProblem:
     """The question in arrays: columns by job (J,) and by node (N,).
 
     `speedup` (J, 2, K + 1) is by number of tasks, on one node and on several; `room` (J, N) is how
@@ -102,7 +102,7 @@ class Problem:
     speedup: Floats
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> Problem:
+    def of(cls, asked: Mapping[str, Any]) -> PolluxProblem:
         """From plain data (`question`)."""
         gpus, jobs = np.array(asked["gpus"], dtype=np.int64), asked["jobs"]
         held = np.zeros((len(jobs), len(gpus)), dtype=np.int16)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattherd.policy.schedule.pollux_climb import climb
 from wattherd.policy.schedule.pollux_genetic import genetic
-from wattherd.policy.schedule.pollux_problem import Problem, States
+from wattherd.policy.schedule.pollux_problem import PolluxProblem, States
 
 KINDS = {"genetic": "pollux-genetic", "climb": "pollux-climb"}
 """Kind of question by name of the search: the published one, and our own."""
@@ -21,7 +21,7 @@ def searchers(stream: Stream) -> Mapping[str, Callable[[Any], dict[str, Any]]]:
     """Who answers which kind of question."""
 
     def by_genes(asked: Mapping[str, Any]) -> dict[str, Any]:
-        problem = Problem.of(asked)
+        problem = PolluxProblem.of(asked)
         states, values = genetic(
             problem,
             _given(asked["states"], problem),
@@ -32,14 +32,14 @@ def searchers(stream: Stream) -> Mapping[str, Callable[[Any], dict[str, Any]]]:
         return _answer(states, int(np.argmin(values[:, 0])), float(-values[:, 0].min()))
 
     def by_climbing(asked: Mapping[str, Any]) -> dict[str, Any]:
-        problem = Problem.of(asked)
+        problem = PolluxProblem.of(asked)
         states, values = climb(problem, _given(asked["states"], problem), stream(asked["seed"]))
         return _answer(states, 0, float(-values[0, 0]))
 
     return {KINDS["genetic"]: by_genes, KINDS["climb"]: by_climbing}
 
 
-def _given(sparse: Sequence[Sequence[int]], problem: Problem) -> States:
+def _given(sparse: Sequence[Sequence[int]], problem: PolluxProblem) -> States:
     """Where the search begins: what the last one found, or what jobs hold."""
     states = _dense(sparse, problem) if sparse else problem.held[None]
     if (problem.least > 1).any():
@@ -59,7 +59,7 @@ def _sparse(state: States) -> list[int]:
     return found
 
 
-def _dense(states: Sequence[Sequence[int]], problem: Problem) -> States:
+def _dense(states: Sequence[Sequence[int]], problem: PolluxProblem) -> States:
     found = np.zeros((len(states), *problem.held.shape), dtype=np.int16)
     for row, state in zip(found, states, strict=True):
         job, node, tasks = np.array(state, dtype=np.int64).reshape(-1, 3).T

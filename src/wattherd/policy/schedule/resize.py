@@ -26,29 +26,29 @@ class ResizeAxis(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ShapeDevices:
     """Devices that a shape holds."""
 
     gpus: int
     cores: float
 
-    def __sub__(self, other: Cost) -> Cost:
+    def __sub__(self, other: ShapeDevices) -> ShapeDevices:
         """What the one holds more than the other."""
-        return Cost(self.gpus - other.gpus, self.cores - other.cores)
+        return ShapeDevices(self.gpus - other.gpus, self.cores - other.cores)
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: ShapeDevices) -> ShapeDevices:
         """Both together."""
-        return Cost(self.gpus + other.gpus, self.cores + other.cores)
+        return ShapeDevices(self.gpus + other.gpus, self.cores + other.cores)
 
-    def within(self, other: Cost) -> bool:
+    def within(self, other: ShapeDevices) -> bool:
         """Whether `other` has it all."""
         return self.gpus <= other.gpus and self.cores <= other.cores + 1e-9
 
 
-def cost_of(shape: JobShape) -> Cost:
+def cost_of(shape: JobShape) -> ShapeDevices:
     """GPUs and cores of all tasks."""
     cores = shape.workers * shape.worker_cores + shape.servers * shape.server_cores
-    return Cost(shape.gpus, cores)
+    return ShapeDevices(shape.gpus, cores)
 
 
 def moved(spec: JobSpec, shape: JobShape, axis: ResizeAxis, sign: int) -> JobShape | None:

@@ -15,7 +15,7 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.policy.schedule.resize import Cost, cost_of
+from wattherd.policy.schedule.resize import ShapeDevices, cost_of
 from wattherd.policy.schedule.tiresias import POLLUX_THRESHOLD_GPU_S
 
 _LATER_S = 1e-3
@@ -58,7 +58,7 @@ class TiresiasGang:
         left = self.thresholds_gpu_s[queue] - job.service_gpu_s(now_s)
         return now_s + left / gpus + _LATER_S
 
-    def _admit(self, order: Sequence[JobView], free: Cost, draft: Draft) -> set[str]:
+    def _admit(self, order: Sequence[JobView], free: ShapeDevices, draft: Draft) -> set[str]:
         admitted: set[str] = set()
         for job in order:
             cost = cost_of(asked_shape(job.spec))
@@ -70,9 +70,9 @@ class TiresiasGang:
         return admitted
 
 
-def _whole(view: View) -> Cost:
+def _whole(view: View) -> ShapeDevices:
     cores = sum(node.cpu_milli for node in view.nodes()) / 1000
-    return Cost(view.gpu_total(), cores)
+    return ShapeDevices(view.gpu_total(), cores)
 
 
 def _waits(asked: int, available: int, now_s: float) -> Reason:

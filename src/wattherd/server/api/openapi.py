@@ -12,7 +12,7 @@ from wattherd import __version__
 from wattherd.server.api.http import ApiRefusal
 from wattherd.server.api.schemas.shape import example, shapes
 from wattherd.server.auth.caller import Role
-from wattherd.server.auth.rules import RULES, V1, Free
+from wattherd.server.auth.rules import RULES, V1, OpenAddresses
 
 REFUSALS = {
     400: "What was asked for makes no sense",
@@ -70,7 +70,9 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 def _finish(method: str, path: str, operation: dict[str, Any]) -> None:
     rule = RULES[method, path]
     operation[ROLE] = str(rule.value)
-    operation["security"] = [{SCHEME: []}] if isinstance(rule, Role) or rule is Free.OWN else []
+    operation["security"] = (
+        [{SCHEME: []}] if isinstance(rule, Role) or rule is OpenAddresses.OWN else []
+    )
     operation["tags"] = [path.removeprefix(V1).split("/")[1]]
     operation["summary"] = operation["description"].split("\n", 1)[0].removesuffix(".")
     for response in operation["responses"].values():

@@ -20,7 +20,7 @@ from wattherd.server.auth.gate import host_of, is_loopback
 from wattherd.server.auth.rules import APP_METHODS, APP_PATH
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.site.site import LiveSite
-from wattherd.server.web.opening import opens
+from wattherd.server.web.app_access import opens
 from wattherd.server.web.pages import PageProblem, viewer
 from wattherd.server.web.render import render
 

@@ -29,7 +29,7 @@ from wattherd.server.auth.app_origin import ENTER, SESSION_S, AppHost, AppOrigin
 from wattherd.server.auth.audit import Audit
 from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.auth.rates import HeldRequests, RequestRates, retry_after
-from wattherd.server.auth.rules import V1, Free, Rule, RuleBook, app_of, is_app, is_stream
+from wattherd.server.auth.rules import V1, OpenAddresses, Rule, RuleBook, app_of, is_app, is_stream
 from wattherd.server.auth.tokens import TokenFile
 
 COOKIE = "wattherd_token"
@@ -64,7 +64,7 @@ _log = logging.getLogger("wattherd.access")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class LoginBegun:
     """A login under way: where to send the browser, and what it is to bring back in a cookie."""
 
     url: str
@@ -92,7 +92,7 @@ class Login(Protocol):
         """
         ...
 
-    def begin(self, site: str, there: str) -> Begun:
+    def begin(self, site: str, there: str) -> LoginBegun:
         """Begin a login that is to lead to the path `there` of `site`.
 
         Raises:
@@ -210,7 +210,7 @@ class _Visit:
     @property
     def most_body(self) -> int:
         """How long the body may be."""
-        return MOST_UNKNOWN_BODY if self.rule is Free.ANYONE else MOST_BODY
+        return MOST_UNKNOWN_BODY if self.rule is OpenAddresses.ANYONE else MOST_BODY
 
     @property
     def bearer(self) -> str:
@@ -285,7 +285,7 @@ class Gate:
         if visit.there is not None:
             await self._admit_to_app(visit, visit.there)
             return
-        if isinstance(visit.rule, Free):
+        if isinstance(visit.rule, OpenAddresses):
             return
         _from_own_pages(visit)
         visit.caller = await self._caller(visit)
@@ -399,7 +399,7 @@ class Gate:
             "status": visit.status or 500,
             "result": _result(visit.status),
         }
-        changes = visit.method not in SAFE and visit.rule is not Free.OWN and not visit.app
+        changes = visit.method not in SAFE and visit.rule is not OpenAddresses.OWN and not visit.app
         if visit.status in (401, 403) or (changes and visit.status != 429):
             self._desk.audit.add(line)
         if _log.isEnabledFor(logging.INFO):

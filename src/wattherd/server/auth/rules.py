@@ -16,7 +16,7 @@ from starlette.routing import compile_path
 from wattherd.server.auth.caller import Role
 
 
-class Free(Enum):
+class OpenAddresses(Enum):
     """Addresses without a role."""
 
     ANYONE = "anyone"
@@ -25,22 +25,22 @@ class Free(Enum):
     """The address asks for a secret of its own, such as that of a run."""
 
 
-Rule: TypeAlias = Role | Free
+Rule: TypeAlias = Role | OpenAddresses
 V1 = "/api/v1"
 APP_PATH = "/jobs/{job_id}/app/{path:path}"
 APP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """Pages that a job serves, and their WebSockets, which are asked for by GET. Whose they are is
 looked at where they are passed on (`apps.route`)."""
 RULES: dict[tuple[str, str], Rule] = {
-    ("GET", f"{V1}/health"): Free.ANYONE,
-    ("GET", f"{V1}/alive"): Free.ANYONE,
-    ("POST", f"{V1}/jobs/{{job_id}}/trainer-status"): Free.OWN,
-    ("GET", "/static/{name}"): Free.ANYONE,
-    ("GET", "/login"): Free.ANYONE,
-    ("POST", "/login"): Free.ANYONE,
-    ("POST", "/logout"): Free.ANYONE,
-    ("GET", "/login/oidc"): Free.ANYONE,
-    ("GET", "/login/oidc/callback"): Free.ANYONE,
+    ("GET", f"{V1}/health"): OpenAddresses.ANYONE,
+    ("GET", f"{V1}/alive"): OpenAddresses.ANYONE,
+    ("POST", f"{V1}/jobs/{{job_id}}/trainer-status"): OpenAddresses.OWN,
+    ("GET", "/static/{name}"): OpenAddresses.ANYONE,
+    ("GET", "/login"): OpenAddresses.ANYONE,
+    ("POST", "/login"): OpenAddresses.ANYONE,
+    ("POST", "/logout"): OpenAddresses.ANYONE,
+    ("GET", "/login/oidc"): OpenAddresses.ANYONE,
+    ("GET", "/login/oidc/callback"): OpenAddresses.ANYONE,
     ("GET", "/"): Role.VIEWER,
     ("GET", "/cluster"): Role.VIEWER,
     ("GET", "/power"): Role.VIEWER,

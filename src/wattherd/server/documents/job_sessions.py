@@ -55,7 +55,7 @@ SHOWN = 1000
 NORMAL = 1000
 
 
-class Ended(Exception):
+class SessionEnded(Exception):
     """The session is over, and what its user is told."""
 
     def __init__(self, problem: str, **more: object) -> None:
@@ -65,7 +65,7 @@ class Ended(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SessionRequest:
     """What a client asks for: a command, or (without one) to give the run input."""
 
     command: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Wanted:
     terminal: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, text: str) -> Wanted:
+    def of(cls, text: str) -> SessionRequest:
         """The first message of a client.
 
         Raises:
@@ -115,7 +115,7 @@ def _word(one: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
+class OpenSession:
     """A session that is under way; `since_s` is Unix time."""
 
     job_id: str
@@ -131,7 +131,7 @@ class SessionBook:
 
     held: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     """Job, user and tenant by name of the session."""
-    open: dict[str, Open] = field(default_factory=dict)
+    open: dict[str, OpenSession] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def place(self, job_id: str, by: str, *, of_input: bool, tenant: str = "") -> Iterator[str]:
@@ -146,12 +146,12 @@ class SessionBook:
         """
         taken = list(self.held.values())
         if sum(one[0] == job_id for one in taken) >= MOST_OF_JOB:
-            raise Ended(f"{job_id} has {MOST_OF_JOB} sessions: end one")
+            raise SessionEnded(f"{job_id} has {MOST_OF_JOB} sessions: end one")
         if sum(one[1] == by for one in taken) >= MOST_OF_USER:
-            raise Ended(f"{by} has {MOST_OF_USER} sessions: end one")
+            raise SessionEnded(f"{by} has {MOST_OF_USER} sessions: end one")
         free = MOST_IN_ALL - len(taken)
         if free <= 0 or (tenant and sum(one[2] == tenant for one in taken) >= free):
-            raise Ended("this service has no room for another session: try again later")
+            raise SessionEnded("this service has no room for another session: try again later")
         name = (INPUT if of_input else "") + secrets.token_hex(8)
         self.held[name] = job_id, by, tenant
         try:
@@ -177,7 +177,7 @@ def check_account(accounts: Accounts, past: PastJob, run: Path) -> None:
         raise UserError("its tenant has another account than when it began", hint=hint)
 
 
-async def request_of(client: WebSocket) -> Wanted:
+async def request_of(client: WebSocket) -> SessionRequest:
     """What the client wants.
 
     Raises:
@@ -188,16 +188,16 @@ async def request_of(client: WebSocket) -> Wanted:
         async with asyncio.timeout(ASKED_S):
             message = await client.receive()
     except TimeoutError:
-        raise Ended("said nothing") from None
+        raise SessionEnded("said nothing") from None
     text = message.get("text")
     if message["type"] != "websocket.receive" or text is None:
-        raise Ended("is gone")
+        raise SessionEnded("is gone")
     if len(text) > MOST_TEXT:
         raise UserError(TOO_LONG)
-    return Wanted.of(text)
+    return SessionRequest.of(text)
 
 
-async def begun(run: Path, name: str, wanted: Wanted) -> tuple[socket.socket, str]:
+async def begun(run: Path, name: str, wanted: SessionRequest) -> tuple[socket.socket, str]:
     """The run's side of a session, ready to go, and the command as it may be shown.
 
     Raises:
@@ -208,14 +208,14 @@ async def begun(run: Path, name: str, wanted: Wanted) -> tuple[socket.socket, st
         listener = offer(run, name)
     except FileNotFoundError:
         text = "this run was begun by an earlier version: its next one can be entered"
-        raise Ended(text) from None
+        raise SessionEnded(text) from None
     except OSError as error:
-        raise Ended(f"cannot be begun: {error.strerror}") from None
+        raise SessionEnded(f"cannot be begun: {error.strerror}") from None
     try:
         async with asyncio.timeout(MEET_S):
             wire, _ = await loop.sock_accept(listener)
     except (TimeoutError, OSError):
-        raise Ended("the run does not answer: it may have ended") from None
+        raise SessionEnded("the run does not answer: it may have ended") from None
     finally:
         listener.close()
         withdraw(run, name)
@@ -233,11 +233,11 @@ async def begun(run: Path, name: str, wanted: Wanted) -> tuple[socket.socket, st
     if not told.get("ready"):
         silent = "the run does not answer: it may have ended"
         more = {"takes": False} if told.get("takes") is False else {}
-        raise Ended(str(told.get("problem") or silent), **more)
+        raise SessionEnded(str(told.get("problem") or silent), **more)
     return wire, str(told.get("command", ""))
 
 
-class Relay:
+class SessionRelay:
     """Passes on what comes, both ways, until the session is over."""
 
     def __init__(
@@ -282,7 +282,7 @@ class Relay:
             await self._client.send_text(packet.decode())
             if self.last.keys() & {"exit_code", "problem", "input_ended"}:
                 return
-        raise Ended("the run is over, or was sent more than it takes")
+        raise SessionEnded("the run is over, or was sent more than it takes")
 
     async def _came(self) -> bytes:
         try:
@@ -309,11 +309,11 @@ class Relay:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
             if now_s - self._used_s >= self._idle_s:
-                raise Ended(f"nothing came or went for {show_seconds(self._idle_s)}")
+                raise SessionEnded(f"nothing came or went for {show_seconds(self._idle_s)}")
             if now_s - asked_s >= TOKEN_S:
                 asked_s = now_s
                 if not await self._may():
-                    raise Ended("your token does not open this any more")
+                    raise SessionEnded("your token does not open this any more")
 
 
 def _checked(message: Any) -> bytes:
@@ -331,7 +331,7 @@ def _checked(message: Any) -> bytes:
                 return said(**found)
     elif data and data[0] == IN and len(data) <= CHUNK + 1:
         return bytes(data)
-    raise Ended("that was no message of a session")
+    raise SessionEnded("that was no message of a session")
 
 
 async def tell(client: WebSocket, **document: Any) -> None:

@@ -28,7 +28,7 @@ LARGEST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TrainingReportLine:
     """One report of run `attempt`; `at_unix_s` is when it was made, where the job says so."""
 
     attempt: int
@@ -38,14 +38,14 @@ class Report:
     at_unix_s: float | None = None
 
 
-def training_reports(root: Path, job_id: str, attempts: int) -> list[Report]:
+def training_reports(root: Path, job_id: str, attempts: int) -> list[TrainingReportLine]:
     """The reports of the latest runs of a job, the oldest first, about `MOST` of them.
 
     What cannot be read, or is no report, is passed over: jobs write these files themselves.
     """
     runs = range(max(1, attempts - RUNS + 1), attempts + 1)
     each = MOST // max(len(runs), 1)
-    found: list[Report] = []
+    found: list[TrainingReportLine] = []
     for attempt in runs:
         try:
             stream = run_dir.open_below(root, job_id, f"run-{attempt}", run_dir.PROGRESS)
@@ -56,7 +56,7 @@ def training_reports(root: Path, job_id: str, attempts: int) -> list[Report]:
     return found
 
 
-def _reports(stream: IO[bytes], attempt: int, places: int) -> Iterator[Report]:
+def _reports(stream: IO[bytes], attempt: int, places: int) -> Iterator[TrainingReportLine]:
     try:
         for line in _lines(stream, places):
             report = _report(line, attempt)
@@ -80,14 +80,14 @@ def _lines(stream: IO[bytes], places: int) -> Iterator[bytes]:
     yield from stream.read(PIECE_BYTES).split(b"\n")[1:-1][-1:]
 
 
-def _report(line: bytes, attempt: int) -> Report | None:
+def _report(line: bytes, attempt: int) -> TrainingReportLine | None:
     try:
         found = json.loads(line)
         step = _number(found["step"])
         told = [_number(found.get(name)) for name in ("loss", "rate_per_s", "at")]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    return None if step is None else Report(attempt, step, *told)
+    return None if step is None else TrainingReportLine(attempt, step, *told)
 
 
 def _number(value: object) -> float | None:
@@ -97,7 +97,7 @@ def _number(value: object) -> float | None:
     return float(value) if abs(value) <= LARGEST else None
 
 
-def _thinned(reports: list[Report], most: int) -> list[Report]:
+def _thinned(reports: list[TrainingReportLine], most: int) -> list[TrainingReportLine]:
     """No more than `most`, evenly spread, the first and the last among them."""
     if len(reports) <= most:
         return reports

@@ -15,7 +15,7 @@ from wattherd.devices.wire import amdsmi
 from wattherd.devices.wire.amdsmi import AmdGpu
 from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.devices.wire.timeouts import TimedCalls
-from wattherd.server.hardware.boards import FoundGpu
+from wattherd.server.hardware.gpu_devices import FoundGpu
 
 PATIENCE_S = 5.0
 MICRO = 1e-6

@@ -104,7 +104,7 @@ class _Nvidia:
     def __init__(self, uuid: str) -> None:
         from wattherd.devices.wire import nvml
 
-        self._gpus = nvml.Gpus(uuid, TimedCalls(PATIENCE_S))
+        self._gpus = nvml.NvmlGpus(uuid, TimedCalls(PATIENCE_S))
 
     def read(self) -> GpuUse:
         return self._gpus.ask(_of_nvidia)

@@ -29,7 +29,7 @@ from wattherd.local.devices import (
     slots,
 )
 from wattherd.server.hardware import amd as amd_gpus
-from wattherd.server.hardware.boards import machine_of
+from wattherd.server.hardware.gpu_devices import machine_of
 from wattherd.server.hardware.instruments import SiteInstruments
 from wattherd.server.settings.config import ServeConfig
 

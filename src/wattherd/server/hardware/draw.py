@@ -15,7 +15,7 @@ from wattherd.local.devices import Machine
 from wattherd.server.hardware.instruments import MODEL, SiteInstruments
 from wattherd.server.journal.contract import JournalTime
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 from wattherd.server.settings.energy_rates import times, without_cost
 
 PERIOD_S = 1.0
@@ -112,7 +112,7 @@ class DrawBook:
             self.bills[job_id] = one.plus(times(unit, watts))
 
 
-class DrawMeter(Rounds):
+class DrawMeter(PeriodicThread):
     """Samples the site once a second, in a thread of its own.
 
     Where nothing can be measured, watts follow from processor time: a device draws its idle watts,

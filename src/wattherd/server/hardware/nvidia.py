@@ -10,9 +10,9 @@ import pynvml
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.devices.wire.device_errors import DeviceError
-from wattherd.devices.wire.nvml import ALL, Gpus
+from wattherd.devices.wire.nvml import ALL, NvmlGpus
 from wattherd.devices.wire.timeouts import TimedCalls
-from wattherd.server.hardware.boards import FoundGpu
+from wattherd.server.hardware.gpu_devices import FoundGpu
 
 PATIENCE_S = 5.0
 MIB = 1 << 20
@@ -22,7 +22,7 @@ IDLE_PART = 0.1
 
 def found_gpus() -> Sequence[FoundGpu]:
     """GPUs in the driver's order; none where there is no driver, or it does not answer."""
-    gpus = Gpus(ALL, TimedCalls(PATIENCE_S))
+    gpus = NvmlGpus(ALL, TimedCalls(PATIENCE_S))
     try:
         return gpus.ask(lambda handles: [_found(at, handle) for at, handle in enumerate(handles)])
     except DeviceError:

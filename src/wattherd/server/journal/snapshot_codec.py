@@ -36,11 +36,11 @@ _PLAIN = {
 _ROOMS = ("engine", "model", "policy", "estimate", "catalog", "server")
 
 
-class Unfit(ClusterError):
+class UnusableSnapshot(ClusterError):
     """A snapshot that cannot be made or used."""
 
 
-class OtherVersion(Unfit):
+class OtherVersion(UnusableSnapshot):
     """A snapshot that another version made: no damage, but of no use here."""
 
 
@@ -71,7 +71,7 @@ def freeze(state: FrozenState) -> bytes:
     try:
         writer.dump((state.core, state.standing, state.live, state.submitted))
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
-        raise Unfit(f"the state cannot be written down: {error}") from None
+        raise UnusableSnapshot(f"the state cannot be written down: {error}") from None
     return json.dumps(writer.shapes()).encode() + b"\n" + stream.getvalue()
 
 
@@ -85,12 +85,12 @@ def thaw(body: bytes, config: CoreConfig) -> FrozenState:
     try:
         _compare(json.loads(head))
         core, standing, live, submitted = _Reader(io.BytesIO(rest), config).load()
-    except Unfit:
+    except UnusableSnapshot:
         raise
     except Exception as error:  # noqa: BLE001 - bytes of another version may fail in any way
-        raise Unfit(f"cannot be read: {error}") from None
+        raise UnusableSnapshot(f"cannot be read: {error}") from None
     if not (isinstance(core, Core) and isinstance(standing, ReplayState)):
-        raise Unfit("holds something else")
+        raise UnusableSnapshot("holds something else")
     if core.queues is not None:  # they were changed after the time of the configuration
         core.take_on(core.queues)
     return FrozenState(core, standing, live, submitted)

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Protocol
 
 from wattherd.devices.knobs.journal import KnobJournal
-from wattherd.devices.knobs.leased_caps import Asked, LeasedCap, LeasedCaps
+from wattherd.devices.knobs.leased_caps import CapBeforeRound, LeasedCap, LeasedCaps
 from wattherd.devices.meters.contract import Quality
 from wattherd.devices.meters.meter import Meter
 from wattherd.devices.meters.registry import open_meter
@@ -159,7 +159,7 @@ class Bench:
         self.around.poll()
         node, rack = self.around.readings()
 
-        def decide(found: Sequence[Asked]) -> Mapping[str, float]:
+        def decide(found: Sequence[CapBeforeRound]) -> Mapping[str, float]:
             read = {one.device: _reading(one, draws[one.device]) for one in found}
             return self.loop.cycle(now_s, read, limit_w=self._limit_w, node=node, rack=rack)
 
@@ -230,7 +230,7 @@ class Bench:
         return {key: [names.get(one.lower(), one) for one in ids] for key, ids in told.items()}
 
 
-def _reading(found: Asked, draw_w: float | None) -> GpuReading:
+def _reading(found: CapBeforeRound, draw_w: float | None) -> GpuReading:
     return GpuReading(
         cap_w=math.nan if found.cap_w is None else found.cap_w,
         draw_w=math.nan if draw_w is None else draw_w,

@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from wattherd.devices.signals.contract import LimitSignal, SignalSite, SourceContact
 from wattherd.devices.signals.daily import daily, is_daily
+from wattherd.devices.signals.limit_rows import level_w, spans
 from wattherd.devices.signals.registry import open_signal
-from wattherd.devices.signals.rows import level_w, spans
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import parse
 from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged

@@ -10,7 +10,7 @@ from __future__ import annotations
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior
 from wattherd.experiments.schedule.run import POWER_POLICIES, power_policy
-from wattherd.experiments.schedule.scheduler_context import Given
+from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.kube.facts.core_config import BuiltPlanner, CoreChoice
@@ -77,7 +77,7 @@ def _built(
 ) -> BuiltPlanner:
     if scheduler == GANG:
         return Gang(patience_s=patience_s), None
-    given = Given(jobs=_examples(queues), cluster=cluster, queues=queues)
+    given = SchedulerContext(jobs=_examples(queues), cluster=cluster, queues=queues)
     built = preset("none").scheduler(scheduler, given)
     return built.planner, built.quota
 

@@ -38,8 +38,8 @@ from wattherd.server.hardware.draw import DrawBook, DrawSample
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.journal.timeline import SYSTEM, SiteTimeline
 from wattherd.server.web.page_reader import PageReader
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.pages import PageProblem, add_pages
-from wattherd.server.web.scene import Scene
 from wattherd.store.entry import JournalEntry
 from wattherd.store.projection import Projection
 from wattherd.units import show_watts
@@ -96,9 +96,9 @@ class Dashboard:
         self._scheduler.dialogue.witness = self._note
         self._feed.also(self._sample_on)
 
-    def scene(self) -> Scene:
+    def scene(self) -> PageSource:
         """For the pages."""
-        return Scene(
+        return PageSource(
             look=self._look,
             now_s=time.monotonic,
             chronicle=self._chronicle,

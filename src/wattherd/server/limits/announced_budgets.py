@@ -9,13 +9,13 @@ from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged
 from wattherd.server.journal.contract import JournalTime
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 
 PERIOD_S = 0.25
 PATIENCE_S = 5.0
 
 
-class Notices(Rounds):
+class Notices(PeriodicThread):
     """Looks between turns for announced budgets that are due; what is due is in the journal."""
 
     def __init__(self, keeper: CoreLoop, clock: JournalTime) -> None:

@@ -28,7 +28,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.server.journal.contract import JournalTime
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 
 SOURCE = "signals"
 """Under this name the core knows what all of them ask for together."""
@@ -53,7 +53,7 @@ def configured(uris: Sequence[str], schedule: Path | None) -> tuple[str, ...]:
     return (*uris, *planned)
 
 
-class SignalWatch(Rounds):
+class SignalWatch(PeriodicThread):
     """Listens in a thread of its own; `site` is what shares such as `75%` are of.
 
     What was set while the service ran is kept in `folder` and counts again after a restart, unless

@@ -38,7 +38,7 @@ from wattherd.hold.site_file import (
 from wattherd.local.devices import Machine
 from wattherd.model.event import BudgetChanged
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 from wattherd.spelling import hint_for
 from wattherd.units import seconds
 
@@ -106,7 +106,7 @@ class SiteLevel:
         return f"{said}, of which {_told(self.other_w)} are not this machine's"
 
 
-class SiteWatch(Rounds):
+class SiteWatch(PeriodicThread):
     """Looks once a second; `drawn` gives watts of this machine and their age in seconds.
 
     Raises:

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wattherd.devices.wire.credentials import read_credentials
-from wattherd.devices.wire.device_errors import DeviceError, Trouble
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.http_client import (
     HttpClient,
     HttpRequest,
@@ -181,7 +181,7 @@ class Channels:
         try:
             answer = HttpClient(origin, rules).ask(request)
         except NoAnswer as error:
-            raise NotSent(str(error), final=error.trouble is Trouble.REFUSED) from None
+            raise NotSent(str(error), final=error.trouble is DeviceErrorKind.REFUSED) from None
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             final = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in LATER
             raise NotSent(f"answers {answer.status} {answer.reason}", final=final)

@@ -23,7 +23,7 @@ from wattherd.model.event import JobExited, JobStarted
 from wattherd.server.documents.documents import time_of
 from wattherd.server.journal.job_history import JobHistory
 from wattherd.server.notify.channels import Channels, NotSent
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 from wattherd.store.entry import JournalEntry, StoreFailure
 from wattherd.store.store import ClusterStore
 
@@ -124,7 +124,7 @@ class _Delivery:
         return self.document["job"]["tenant"], self.document["job"]["user"]
 
 
-class Notifier(Rounds):
+class Notifier(PeriodicThread):
     """Tells users; `problems` are what could not be sent, by job, for people to see."""
 
     def __init__(

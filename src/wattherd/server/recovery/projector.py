@@ -59,7 +59,7 @@ class _Waiting:
         return _Waiting([*self.turns, *later.turns], jobs, samples)
 
 
-class Scribe:
+class Projector:
     """Takes turns from the keeper and samples from the meter; a thread writes them.
 
     `forgettable` gets the ids of jobs that are over and written; `book` knows the joules.

@@ -10,7 +10,7 @@ from wattherd.engine.core.core import Core
 from wattherd.server.hardware.draw import DrawBook, sample_of
 from wattherd.server.journal.job_history import JobHistory
 from wattherd.server.journal.timeline import DECISIONS, SiteTimeline
-from wattherd.server.recovery.projector import BILL, OVER, Scribe
+from wattherd.server.recovery.projector import BILL, OVER, Projector
 from wattherd.server.recovery.replay import JournalReplay, resumed, settings_of
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.energy_rates import bill_of, without_cost
@@ -28,7 +28,7 @@ class RecoveredCore:
 
     replay: JournalReplay
     book: DrawBook
-    scribe: Scribe
+    scribe: Projector
     chronicle: SiteTimeline
     entries: int
     notes: tuple[str, ...]
@@ -48,7 +48,7 @@ def recover(store: ClusterStore, wanted: Blueprint) -> RecoveredCore:
         store.snapshots.begin_with(wanted.text())
     replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
     book = book_of(store)
-    scribe = Scribe(store.projection, replay.history.forgettable, book)
+    scribe = Projector(store.projection, replay.history.forgettable, book)
     chronicle = remembered(store, replay.state.standing.seq, [wanted.node.name])
     entries = 0
     for lived in replay.live(store.journal.entries(replay.state.standing.seq)):

@@ -17,7 +17,7 @@ from wattherd.experiments.schedule.scheduler_context import BuiltScheduler
 from wattherd.model.command import Command
 from wattherd.server.journal.job_history import Archive, JobHistory, PastJob
 from wattherd.server.journal.replay_state import ReplayState
-from wattherd.server.journal.snapshot_codec import FrozenState, Unfit, thaw
+from wattherd.server.journal.snapshot_codec import FrozenState, UnusableSnapshot, thaw
 from wattherd.server.journal.succession import succeed
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.store.entry import JournalEntry
@@ -33,7 +33,7 @@ WHOLE_AGAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class ReplayedEntry:
     """An entry, the answer to it, and the jobs it changed, as they are after it."""
 
     entry: JournalEntry
@@ -78,7 +78,7 @@ def _setting_of(snapshot: StateSnapshot, settings: Sequence[_Setting]) -> int:
             return number
         if settings[number].after < snapshot.seq:
             break  # none before this one held there
-    raise Unfit("decisions were made differently then")
+    raise UnusableSnapshot("decisions were made differently then")
 
 
 class JournalReplay:
@@ -110,13 +110,13 @@ class JournalReplay:
             jobs=self.state.live, archive=archive, submitted=self.state.submitted
         )
 
-    def live(self, entries: Iterable[JournalEntry]) -> Iterator[Lived]:
+    def live(self, entries: Iterable[JournalEntry]) -> Iterator[ReplayedEntry]:
         """Hand the entries that follow to the core, one by one."""
         for entry in entries:
             self.arrive(entry.seq - 1)
             standing, core = self.state.standing, self.state.core
             ((_, commands),) = standing.replay(core, [entry])
-            yield Lived(entry, commands, self.history.note(entry, commands))
+            yield ReplayedEntry(entry, commands, self.history.note(entry, commands))
 
     def arrive(self, seq: int, setting: str | None = None) -> None:
         """Take on the settings that hold after entry `seq`; several only up to `setting`."""
@@ -159,7 +159,7 @@ class JournalReplay:
 
 def _usable(snapshot: StateSnapshot, state: FrozenState) -> FrozenState:
     if state.standing.seq != snapshot.seq:
-        raise Unfit(f"is of entry {state.standing.seq}, not {snapshot.seq}")
+        raise UnusableSnapshot(f"is of entry {state.standing.seq}, not {snapshot.seq}")
     return state
 
 
@@ -199,7 +199,7 @@ def resumed(
         try:
             _check(snapshot, journal)
             return JournalReplay(settings, snapshot, archive), notes
-        except Unfit as unfit:
+        except UnusableSnapshot as unfit:
             notes.append(f"snapshot of entry {snapshot.seq} is not used: {unfit}")
     base = journal.base()
     if base.seq > 1:
@@ -218,8 +218,8 @@ def _check(snapshot: StateSnapshot, journal: Journal) -> None:
         Unfit: it does not.
     """
     if snapshot.version != __version__:
-        raise Unfit(f"it was made by version {snapshot.version}")
+        raise UnusableSnapshot(f"it was made by version {snapshot.version}")
     if not snapshot.sound:
-        raise Unfit("its bytes are not as they were written")
+        raise UnusableSnapshot("its bytes are not as they were written")
     if journal.digest(snapshot.seq) != snapshot.digest:
-        raise Unfit("the journal has another entry there")
+        raise UnusableSnapshot("the journal has another entry there")

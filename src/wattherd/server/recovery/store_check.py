@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from wattherd.errors import Bug, UserError
 from wattherd.server.hardware.draw import DrawBook
-from wattherd.server.journal.snapshot_codec import FrozenState, OtherVersion, Unfit, thaw
-from wattherd.server.recovery.projector import BILL, Scribe, answer_row
+from wattherd.server.journal.snapshot_codec import FrozenState, OtherVersion, UnusableSnapshot, thaw
+from wattherd.server.recovery.projector import BILL, Projector, answer_row
 from wattherd.server.recovery.recovery import take_bills
-from wattherd.server.recovery.replay import WHOLE_AGAIN, JournalReplay, Lived, settings_of
+from wattherd.server.recovery.replay import WHOLE_AGAIN, JournalReplay, ReplayedEntry, settings_of
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.energy_rates import bill_of
 from wattherd.store.entry import StoreFailure
@@ -60,7 +60,7 @@ def verify(store: ClusterStore, head: str | None = None) -> StoreVerdict:
         for lived in _to(replay, store):
             verdict.entries += 1
             known.compare(lived, replay)
-    except (UserError, Unfit, Bug) as error:
+    except (UserError, UnusableSnapshot, Bug) as error:
         verdict.problems.append(str(error))
     return verdict
 
@@ -95,7 +95,7 @@ def rebuild(store: ClusterStore) -> None:
     if site is not None:
         book.site_bill, book.currency = site
     take_bills(book, store.projection.bills())
-    scribe = Scribe(store.projection, deque(), book)
+    scribe = Projector(store.projection, deque(), book)
     for number, lived in enumerate(_to(replay, store), start=1):
         scribe.told([(lived.entry, lived.commands)], lived.touched)
         if number % BATCH == 0:
@@ -103,7 +103,7 @@ def rebuild(store: ClusterStore) -> None:
     _write(scribe)
 
 
-def _to(replay: JournalReplay, store: ClusterStore) -> Iterator[Lived]:
+def _to(replay: JournalReplay, store: ClusterStore) -> Iterator[ReplayedEntry]:
     """All that follows; what a running service adds meanwhile is left out."""
     last = store.journal.last_seq
     entries = store.journal.entries(replay.state.standing.seq)
@@ -125,7 +125,7 @@ def _beginning(
         raise UserError(f"{problem}; {WHOLE_AGAIN}", hint=WHOLE_AGAIN) from None
 
 
-def _write(scribe: Scribe) -> None:
+def _write(scribe: Projector) -> None:
     if not scribe.write():
         raise StoreFailure(scribe.problem)
 
@@ -141,7 +141,7 @@ class _Known:
         self._page: dict[int, str] = {}
         self._page_to = 0
 
-    def compare(self, lived: Lived, replay: JournalReplay) -> None:
+    def compare(self, lived: ReplayedEntry, replay: JournalReplay) -> None:
         """One answer, and the snapshot after it."""
         seq = lived.entry.seq
         if seq <= self._noted_to:
@@ -174,7 +174,7 @@ class _Known:
                 self._verdict.notes.append(note)
                 return
             found = None
-        except Unfit as unfit:
+        except UnusableSnapshot as unfit:
             self._verdict.problems.append(f"snapshot of entry {snapshot.seq} {unfit}")
             return
         self._verdict.snapshots += 1

@@ -18,7 +18,7 @@ from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.experiments.schedule.run import ComparisonSetup, power_policy, simulate
-from wattherd.experiments.schedule.simulators import Preset, preset
+from wattherd.experiments.schedule.simulators import PublishedSimulator, preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import (
@@ -185,7 +185,7 @@ def _setting(
     )
 
 
-def _world(works: Mapping[str, float]) -> Preset:
+def _world(works: Mapping[str, float]) -> PublishedSimulator:
     """Jobs of known work, which policies are not told: they know what users expected."""
 
     def plant(jobs: ReadJobs, cluster: ClusterSpec, speed_at: SpeedAt, restart_s: float) -> Plant:

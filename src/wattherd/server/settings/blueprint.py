@@ -18,7 +18,7 @@ from wattherd.engine.core.config import RULES, CoreConfig
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.experiments.schedule.ordered import IN_TURN
 from wattherd.experiments.schedule.run import power_policy
-from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.setup import cells_of, queue_of
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
@@ -126,10 +126,10 @@ class Blueprint:
         """
         return preset("none").scheduler(self.policy, self.given(ReadJobs(specs=())))
 
-    def given(self, jobs: ReadJobs) -> Given:
+    def given(self, jobs: ReadJobs) -> SchedulerContext:
         """The workload, the machine and its queues, as schedulers get them."""
         cluster = ClusterSpec((self.node,))
-        return Given(
+        return SchedulerContext(
             jobs=jobs,
             cluster=cluster,
             queues=QueueTree(queue_of(self.queues)) if self.queues else None,

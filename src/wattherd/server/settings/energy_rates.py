@@ -17,7 +17,7 @@ from typing import Any
 from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.errors import UserError
 from wattherd.estimate.rates import Bill, EnergyRates, RateRow
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 from wattherd.workload.rates_file import EPOCH_AFTER_S, read_rates
 
 AGAIN_S = 900.0
@@ -25,7 +25,7 @@ RETRY_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
-class RatesWatch(Rounds):
+class RatesWatch(PeriodicThread):
     """The rates of `source`, a file or an address, as they were read last.
 
     Raises:

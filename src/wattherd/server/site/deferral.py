@@ -23,7 +23,7 @@ from wattherd.model.event import JobEdited
 from wattherd.model.job import JobSpec
 from wattherd.server.journal.core_loop import CoreLoop
 from wattherd.server.journal.job_history import DEFERRED_BY, JobHistory
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 from wattherd.server.settings.energy_rates import RatesWatch
 
 PERIOD_S = 15.0
@@ -100,7 +100,7 @@ class _Waiting:
     begin_s: float
 
 
-class DeferWatch(Rounds):
+class DeferWatch(PeriodicThread):
     """Chooses again, whenever other rates are read, when jobs begin that wait for cheap energy."""
 
     def __init__(self, keeper: CoreLoop, history: JobHistory, rates: RatesWatch, epoch: float):

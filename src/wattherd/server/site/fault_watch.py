@@ -10,13 +10,13 @@ from wattherd.errors import UserError
 from wattherd.local.devices import Machine
 from wattherd.local.gpu_faults import KernelLog, fault_of
 from wattherd.model.event import DeviceDrained, Event, NodeLost
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 
 PERIOD_S = 1.0
 _LOG = logging.getLogger(__name__)
 
 
-class FaultWatch(Rounds):
+class FaultWatch(PeriodicThread):
     """Looks into the kernel's log once a second, in a thread of its own.
 
     `tell` takes the device out of use: its jobs are stopped and queued again, and nothing is

@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 
 LOOK_S = 5.0
 MOST_S = 600.0
@@ -20,7 +20,7 @@ _LATE = 1.5
 YOUNG, MIDDLE, NEVER = 20_000, 50, 1_000_000
 
 
-class Housekeeping(Rounds):
+class Housekeeping(PeriodicThread):
     """Collects garbage by a thread of its own; `count` tells how much has happened so far."""
 
     def __init__(self, count: Callable[[], int]) -> None:

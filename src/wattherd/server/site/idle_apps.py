@@ -11,7 +11,7 @@ from wattherd.engine.core.executor import RunOrder
 from wattherd.errors import ClusterError
 from wattherd.model.event import JobCancelled
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.rounds import Rounds
+from wattherd.server.periodic import PeriodicThread
 from wattherd.units import show_seconds
 
 PERIOD_S = 1.0
@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 BY = "idle watch"
 
 
-class IdleWatch(Rounds):
+class IdleWatch(PeriodicThread):
     """Hears of every use, and looks between turns who has been idle for too long.
 
     Times are of the monotonic clock of this process: after a restart everybody counts as just used.

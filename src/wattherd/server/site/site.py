@@ -26,7 +26,7 @@ from wattherd.model.event import NodeLost
 from wattherd.server.documents.changeable_settings import CONFIGURATION, Configured
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.event_stream import EventStream
-from wattherd.server.documents.submission_room import SubmissionRoom
+from wattherd.server.documents.submission_quota import SubmissionQuota
 from wattherd.server.hardware.discovery import FoundHardware, found
 from wattherd.server.hardware.draw import DrawMeter, DrawSample, sample_row
 from wattherd.server.hardware.instruments import SiteInstruments
@@ -42,10 +42,10 @@ from wattherd.server.limits.site_hold import SiteHold
 from wattherd.server.limits.site_limits import SiteLevel, SiteWatch, forget_site
 from wattherd.server.notify.channels import Channels
 from wattherd.server.notify.notifier import Notifier
-from wattherd.server.recovery.projector import Scribe
+from wattherd.server.periodic import PeriodicThread
+from wattherd.server.recovery.projector import Projector
 from wattherd.server.recovery.recovery import recover
 from wattherd.server.recovery.snapshot_process import SnapshotProcess
-from wattherd.server.rounds import Rounds
 from wattherd.server.settings.blueprint import Blueprint
 from wattherd.server.settings.config import ServeConfig
 from wattherd.server.settings.energy_rates import RatesWatch
@@ -84,7 +84,7 @@ class LiveSite:
     machine: Machine
     instruments: SiteInstruments
     clock: JournalClock
-    scribe: Scribe
+    scribe: Projector
     snapshots: SnapshotProcess
     tally: MetricsTally
     faults: FaultWatch
@@ -100,7 +100,7 @@ class LiveSite:
     """Limits of this machine and above it, where it has knobs or any are configured."""
     rates: RatesWatch | None = None
     """What energy costs and emits, where that is configured."""
-    room: SubmissionRoom = field(default_factory=SubmissionRoom)
+    room: SubmissionQuota = field(default_factory=SubmissionQuota)
     """What users' jobs take, of those that this service was handed in."""
     tree: TreeBook = field(default_factory=TreeBook)
     """What is remembered of them, and of devices that are silent."""
@@ -129,7 +129,7 @@ class LiveSite:
         """What a thread of the service fails at, and tries again; empty if none does."""
         rounds = (self.meter, self.notices, self.signals, self.faults, self.idle, self.notifier,
                   self.rates, self.limits)  # fmt: skip
-        found = (one.failure for one in rounds if isinstance(one, Rounds))
+        found = (one.failure for one in rounds if isinstance(one, PeriodicThread))
         return self.executor.failure or next(filter(None, found), "")
 
     def catch_up(self) -> None:

@@ -9,15 +9,15 @@ from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.arrays import Array, array_explanation, array_of, states
 from wattherd.server.documents.documents import SiteView, job_row
 from wattherd.server.documents.privacy import seen_by
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import paged
-from wattherd.server.web.scene import Scene
 
 LISTED = 50
 OVER = ("Succeeded", "Failed", "Cancelled", "TimedOut")
 
 
 def array_view(
-    scene: Scene, caller: Caller, name: str, state: str, page: int
+    scene: PageSource, caller: Caller, name: str, state: str, page: int
 ) -> dict[str, Any] | None:
     """All that the page shows, of tasks in one state or (empty) any; None: no such array."""
     found: dict[str, Any] | None = scene.look(
@@ -27,7 +27,7 @@ def array_view(
 
 
 def _taken(
-    look: SiteView, scene: Scene, caller: Caller, name: str, state: str, page: int
+    look: SiteView, scene: PageSource, caller: Caller, name: str, state: str, page: int
 ) -> dict[str, Any] | None:
     array = array_of(look.history, name)
     if array is None or not caller.sees(array.first.spec):

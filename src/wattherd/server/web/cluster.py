@@ -12,17 +12,17 @@ from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.privacy import OTHERS
 from wattherd.server.hardware.device_use import NOT_KNOWN, GpuUse
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import Paged, paged
 from wattherd.server.web.picture import LOW, picture
 from wattherd.server.web.render import NOTHING, show_w
-from wattherd.server.web.scene import Scene
 from wattherd.units import show_bytes
 
 CELLS = 512
 """GPUs on one page; more could neither be told apart nor be drawn in time."""
 
 
-def cluster_view(scene: Scene, caller: Caller, page: int) -> dict[str, Any]:
+def cluster_view(scene: PageSource, caller: Caller, page: int) -> dict[str, Any]:
     """All that the page shows."""
     use = scene.use()
     rows, cut, counts = scene.look(lambda look: _cluster(look, caller, page, use))

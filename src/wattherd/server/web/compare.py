@@ -9,12 +9,12 @@ from wattherd.errors import UserError
 from wattherd.report.schedule_page import render_sim
 from wattherd.report.schedule_runs import SimRun, holds_sim, load_sim
 from wattherd.report.schedule_table import COLUMNS, table_rows
-from wattherd.server.web.scene import Scene
+from wattherd.server.web.page_source import PageSource
 
 MOST_RUNS = 50
 
 
-def compare_view(scene: Scene, name: str) -> dict[str, Any]:
+def compare_view(scene: PageSource, name: str) -> dict[str, Any]:
     """Names of the runs, and the table of the chosen one."""
     names = run_names(scene.runs)
     chosen = name if name in names else next(iter(names), "")
@@ -42,7 +42,7 @@ def run_names(folder: Path) -> list[str]:
     return [one.name for one in found[:MOST_RUNS]]
 
 
-def compare_report(scene: Scene, name: str) -> str | None:
+def compare_report(scene: PageSource, name: str) -> str | None:
     """The whole report of a run as a page of its own; None if there is no such run."""
     return render_sim(load_sim(scene.runs / name)) if name in run_names(scene.runs) else None
 

@@ -8,15 +8,15 @@ from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.privacy import of_decisions, seen_by
 from wattherd.server.journal.timeline import DecisionEntry
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import paged
-from wattherd.server.web.scene import Scene
 from wattherd.server.web.sentences import told
 
 LISTED = 50
 
 
 def decisions_view(
-    scene: Scene, caller: Caller, text: str, page: int, seq: int | None
+    scene: PageSource, caller: Caller, text: str, page: int, seq: int | None
 ) -> dict[str, Any]:
     """All that the page shows; the page that entry `seq` is on, if it is asked for."""
     found, epoch = scene.look(lambda look: _found(look, scene, caller))
@@ -32,7 +32,9 @@ def decisions_view(
     return {"rows": rows, "cut": cut, "text": text, "seq": seq}
 
 
-def _found(look: SiteView, scene: Scene, caller: Caller) -> tuple[list[DecisionEntry], SiteView]:
+def _found(
+    look: SiteView, scene: PageSource, caller: Caller
+) -> tuple[list[DecisionEntry], SiteView]:
     found = list(scene.chronicle.decisions)
     if caller.of_site:
         return found, look

@@ -23,14 +23,14 @@ from wattherd.server.documents.documents import SiteView, job_document
 from wattherd.server.documents.explanation import explanation
 from wattherd.server.documents.privacy import seen_by
 from wattherd.server.documents.task_logs import TaskLog
-from wattherd.server.documents.training_reports import Report, training_reports
+from wattherd.server.documents.training_reports import TrainingReportLine, training_reports
 from wattherd.server.hardware.device_use import GpuUse
 from wattherd.server.hardware.draw import DrawSample
 from wattherd.server.journal.timeline import GpuSpan
+from wattherd.server.web.app_access import opens
 from wattherd.server.web.cluster import summed
-from wattherd.server.web.opening import opens
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.picture import HALF, TwoThemePicture, picture
-from wattherd.server.web.scene import Scene
 
 # --- Loss and throughput of a job as it reported them; restarts and changes of width are marked.
 
@@ -52,7 +52,9 @@ def widths(spans: Iterable[GpuSpan], job_id: str) -> dict[int, int]:
     return found
 
 
-def training(reports: Sequence[Report], gpus: Mapping[int, int], hue: int) -> TrainingPictures:
+def training(
+    reports: Sequence[TrainingReportLine], gpus: Mapping[int, int], hue: int
+) -> TrainingPictures:
     """What is shown of these reports; nothing where there are none."""
     names = _names(dict.fromkeys(one.attempt for one in reports), gpus)
     timed = bool(reports) and all(one.at_unix_s is not None for one in reports)
@@ -66,7 +68,7 @@ def training(reports: Sequence[Report], gpus: Mapping[int, int], hue: int) -> Tr
     )
 
 
-def _attempt(report: Report) -> int:
+def _attempt(report: TrainingReportLine) -> int:
     return report.attempt
 
 
@@ -85,7 +87,7 @@ def _names(attempts: Iterable[int], gpus: Mapping[int, int]) -> dict[int, str]:
     return found
 
 
-def _run(reports: Sequence[Report], names: Mapping[int, str]) -> Mapping[str, Any]:
+def _run(reports: Sequence[TrainingReportLine], names: Mapping[int, str]) -> Mapping[str, Any]:
     last = reports[-1]
     return {
         "name": names[last.attempt],
@@ -96,7 +98,9 @@ def _run(reports: Sequence[Report], names: Mapping[int, str]) -> Mapping[str, An
     }
 
 
-def _loss(reports: Sequence[Report], names: Mapping[int, str], hue: int) -> TwoThemePicture | None:
+def _loss(
+    reports: Sequence[TrainingReportLine], names: Mapping[int, str], hue: int
+) -> TwoThemePicture | None:
     runs = _lines(reports, names, lambda one: one.step, lambda one: one.loss)
     if not runs:
         return None
@@ -109,7 +113,7 @@ def _loss(reports: Sequence[Report], names: Mapping[int, str], hue: int) -> TwoT
 
 
 def _rate(
-    reports: Sequence[Report], names: Mapping[int, str], hue: int, *, timed: bool
+    reports: Sequence[TrainingReportLine], names: Mapping[int, str], hue: int, *, timed: bool
 ) -> TwoThemePicture | None:
     """Over time where all reports say when they were made, by step otherwise."""
     place, x_title = _clock(reports) if timed else ((lambda one: one.step), "step")
@@ -124,7 +128,9 @@ def _rate(
     return _figure("job-rate", plot, f"{about}{_marked(runs)}.")
 
 
-def _clock(reports: Sequence[Report]) -> tuple[Callable[[Report], float], str]:
+def _clock(
+    reports: Sequence[TrainingReportLine],
+) -> tuple[Callable[[TrainingReportLine], float], str]:
     at = [one.at_unix_s or 0.0 for one in reports]
     begun_s = min(at)
     span_s = max(at) - begun_s
@@ -133,10 +139,10 @@ def _clock(reports: Sequence[Report]) -> tuple[Callable[[Report], float], str]:
 
 
 def _lines(
-    reports: Sequence[Report],
+    reports: Sequence[TrainingReportLine],
     names: Mapping[int, str],
-    place: Callable[[Report], float],
-    value: Callable[[Report], float | None],
+    place: Callable[[TrainingReportLine], float],
+    value: Callable[[TrainingReportLine], float | None],
 ) -> list[RunLine]:
     found = []
     for attempt, group in groupby(reports, _attempt):
@@ -169,7 +175,7 @@ MEASURED = 24
 """Measured points of the throughput by power that are shown, the latest."""
 
 
-def job_view(scene: Scene, caller: Caller, job_id: str) -> dict[str, Any] | None:
+def job_view(scene: PageSource, caller: Caller, job_id: str) -> dict[str, Any] | None:
     """All that the page shows; None where there is no such job for this caller."""
     found = scene.look(lambda look: _taken(look, scene, caller, job_id))
     if found is None:
@@ -199,7 +205,7 @@ def job_view(scene: Scene, caller: Caller, job_id: str) -> dict[str, Any] | None
     }
 
 
-def _taken(look: SiteView, scene: Scene, caller: Caller, job_id: str) -> Any:
+def _taken(look: SiteView, scene: PageSource, caller: Caller, job_id: str) -> Any:
     past = look.history.get(job_id)
     if past is None or not caller.sees(past.spec):
         return None
@@ -224,7 +230,7 @@ def _taken(look: SiteView, scene: Scene, caller: Caller, job_id: str) -> Any:
     return document, told, facts, samples, rates, curve, stories, gpus
 
 
-def _use(document: dict[str, Any], scene: Scene) -> GpuUse:
+def _use(document: dict[str, Any], scene: PageSource) -> GpuUse:
     """Of the devices that it holds; a service has one node, whose devices are numbered."""
     use = scene.use()
     held = [gpu for place in document["where"] for gpu in place["gpus"]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.report.charts import Chart
-from wattherd.report.draw_picture import DrawPicture, Layer, Mark, draw_draw, hue_of
+from wattherd.report.draw_picture import DrawLayer, DrawMark, DrawPicture, draw_draw, hue_of
 from wattherd.report.timeline import time_unit
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.changeable_settings import CONFIGURATION
@@ -22,8 +22,8 @@ from wattherd.server.documents.documents import OPERATORS, SiteView, job_row, si
 from wattherd.server.documents.privacy import of_draw, seen_by
 from wattherd.server.hardware.draw import LONGEST_S, DrawSample
 from wattherd.server.journal.timeline import SYSTEM, BudgetChange
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.picture import TALL, TwoThemePicture, picture
-from wattherd.server.web.scene import Scene
 from wattherd.units import show_exact_watts, show_seconds
 
 # --- Samples of watts as the picture of draw against budget.
@@ -103,7 +103,7 @@ def _budget(group: list[DrawSample]) -> float:
     return min((one.budget_w for one in group if one.budget_w is not None), default=math.inf)
 
 
-def _layers(groups: list[Group], draw_w: Floats) -> list[Layer]:
+def _layers(groups: list[Group], draw_w: Floats) -> list[DrawLayer]:
     """What belongs to no job, then jobs in order of their first sample, then the small ones."""
     by_job: dict[str, Floats] = {}
     for place, (_, group) in enumerate(groups):
@@ -113,15 +113,15 @@ def _layers(groups: list[Group], draw_w: Floats) -> list[Layer]:
                 watts_of[place] += watts / len(group)
     most = sorted(by_job, key=lambda job: float(by_job[job].sum()), reverse=True)[:MOST_LAYERS]
     rest = draw_w - sum(by_job.values(), np.zeros(len(groups)))
-    layers = [Layer(name="idle and host", watts=np.maximum(rest, 0.0))]
+    layers = [DrawLayer(name="idle and host", watts=np.maximum(rest, 0.0))]
     layers += [
-        Layer(name=job, watts=watts, hue=hue_of(job))
+        DrawLayer(name=job, watts=watts, hue=hue_of(job))
         for job, watts in by_job.items()
         if job in most
     ]
     others = [watts for job, watts in by_job.items() if job not in most]
     if others:
-        layers.append(Layer(name=f"{len(others)} others", watts=np.sum(others, axis=0)))
+        layers.append(DrawLayer(name=f"{len(others)} others", watts=np.sum(others, axis=0)))
     return layers
 
 
@@ -204,10 +204,12 @@ def signal_name(cause: str) -> str:
     return " ".join(part for part in (scheme, host or path.rpartition("/")[2]) if part)
 
 
-def marks(told: Iterable[ToldChange], begin_s: float, end_s: float, each_s: float) -> list[Mark]:
+def marks(
+    told: Iterable[ToldChange], begin_s: float, end_s: float, each_s: float
+) -> list[DrawMark]:
     """Where they are in a picture that counts back from `end_s` in units of `each_s`."""
     return [
-        Mark(at=(one.at_s - end_s) / each_s, lines=one.lines, link=f"#b-{one.seq}")
+        DrawMark(at=(one.at_s - end_s) / each_s, lines=one.lines, link=f"#b-{one.seq}")
         for one in told
         if begin_s <= one.at_s <= end_s
     ]
@@ -219,11 +221,13 @@ def _watts(value: float | None) -> str:
 
 SPANS_S = {"2m": 120.0, "5m": 300.0, "15m": 900.0, "1h": 3600.0, "2h": 7200.0}
 LISTED = 20
-_Now: TypeAlias = "tuple[list[DrawSample], Numbers, list[dict[str, Any]], Container[str] | None]"
+_Now: TypeAlias = (
+    "tuple[list[DrawSample], HeadlineNumbers, list[dict[str, Any]], Container[str] | None]"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class HeadlineNumbers:
     """What stands in large figures; watts are None before the first sample."""
 
     draw_w: float | None
@@ -249,7 +253,7 @@ class Numbers:
         return self.budget_w - self.draw_w
 
 
-def now_view(scene: Scene, caller: Caller, span: str) -> dict[str, Any]:
+def now_view(scene: PageSource, caller: Caller, span: str) -> dict[str, Any]:
     """All that the page shows."""
     span_s = SPANS_S[span]
     (samples, numbers, jobs, seen), changes = scene.look(
@@ -272,7 +276,7 @@ def now_view(scene: Scene, caller: Caller, span: str) -> dict[str, Any]:
     }
 
 
-def _changes(look: SiteView, scene: Scene, caller: Caller) -> list[ToldChange]:
+def _changes(look: SiteView, scene: PageSource, caller: Caller) -> list[ToldChange]:
     return told_changes(look, caller, scene.chronicle.budgets)
 
 
@@ -303,7 +307,7 @@ def _now(look: SiteView, caller: Caller) -> _Now:
     by_job = last.by_job if last else {}
     active.sort(key=lambda record: by_job.get(record.id, 0.0), reverse=True)
     stated = look.core.budgets.by_source.get("", {})
-    numbers = Numbers(
+    numbers = HeadlineNumbers(
         draw_w=last.draw_w if last else None,
         budget_w=look.core.watts.stated_w,
         busy=sum(record.gpus for record in active),

@@ -22,14 +22,14 @@ from wattherd.server.recovery.recovery import (
     take_bills,
 )
 from wattherd.server.recovery.replay import resumed, settings_of
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.pages import add_pages
-from wattherd.server.web.scene import Scene
 from wattherd.store.store import ClusterStore
 
 # --- What a service has left behind, looked at without one: the store lived through once more.
 
 
-def still_scene(store: ClusterStore, state: Path, runs: Path) -> Scene:
+def still_scene(store: ClusterStore, state: Path, runs: Path) -> PageSource:
     """The pages' view of a store as its last entry left it; `state` is the service's folder.
 
     Raises:
@@ -57,7 +57,7 @@ def still_scene(store: ClusterStore, state: Path, runs: Path) -> Scene:
     def look(of: Callable[[SiteView], Any]) -> Any:
         return of(SiteView(core, history, book, machine, epoch))
 
-    return Scene(
+    return PageSource(
         look=look,
         now_s=lambda: _last_s(book, core.now_s),
         chronicle=chronicle,

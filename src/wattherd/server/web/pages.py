@@ -30,9 +30,9 @@ from wattherd.server.web.decisions import decisions_view
 from wattherd.server.web.filters import wanted
 from wattherd.server.web.forms import SESSION, Forms, keep, session_of
 from wattherd.server.web.job import job_view
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.power import power_view
 from wattherd.server.web.render import render, static, style_sheet
-from wattherd.server.web.scene import Scene
 from wattherd.units import watts
 from wattherd.workload.job_array import at_a_time
 
@@ -59,7 +59,7 @@ class PageProblem(Exception):
         self.status, self.title, self.text = status, title, text
 
 
-def add_pages(app: FastAPI, scene: Scene) -> None:
+def add_pages(app: FastAPI, scene: PageSource) -> None:
     """Serve the dashboard of a scene; who asks stands at `request.state.caller`."""
     app.state.scene = scene
     app.state.forms = Forms()
@@ -158,7 +158,7 @@ def frame(request: Request, caller: Caller | None) -> dict[str, Any]:
     forms: Forms = request.app.state.forms
     session = session_of(request) or secrets.token_urlsafe(32)
     request.state.session = session
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     steers = caller is not None and caller.role.covers(Role.OPERATOR)
     return {
         "caller": caller,
@@ -189,11 +189,11 @@ def html(request: Request, text: str, status: int = 200) -> HTMLResponse:
 
 
 async def page(
-    request: Request, template: str, view: Callable[[Scene, Caller], dict[str, Any]]
+    request: Request, template: str, view: Callable[[PageSource, Caller], dict[str, Any]]
 ) -> Response:
     """A template filled by `view`."""
     caller = viewer(request)
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
 
     def work() -> str:
         return render(template, **frame(request, caller), **view(scene, caller))
@@ -227,7 +227,7 @@ async def _now(request: Request, span: str = "5m") -> Response:
     chosen = span if span in now.SPANS_S else "5m"
     problem = request.query_params.get("problem", "")
 
-    def view(scene: Scene, caller: Caller) -> dict[str, Any]:
+    def view(scene: PageSource, caller: Caller) -> dict[str, Any]:
         return {**now.now_view(scene, caller, chosen), "problem": problem}
 
     return await page(request, "now.html.j2", view)
@@ -282,7 +282,7 @@ async def _compare(request: Request, run: Text = "") -> Response:
 
 
 async def _compared(request: Request, name: str) -> Response:
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     text = await asyncio.to_thread(compare_report, scene, name)
     if text is None:
         raise PageProblem(404, "No such run", f"There is no run {name!r} in {scene.runs}.")
@@ -290,7 +290,7 @@ async def _compared(request: Request, name: str) -> Response:
 
 
 async def _job(request: Request, job_id: str) -> Response:
-    def view(scene: Scene, caller: Caller) -> dict[str, Any]:
+    def view(scene: PageSource, caller: Caller) -> dict[str, Any]:
         found = job_view(scene, caller, job_id)
         if found is None:
             raise PageProblem(404, "No such job", f"There is no job {job_id!r}, or not for you.")
@@ -302,7 +302,7 @@ async def _job(request: Request, job_id: str) -> Response:
 async def _act(request: Request, job_id: str, action: str) -> Response:
     caller = viewer(request)
     await form(request)
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     past = await asyncio.to_thread(scene.look, lambda look: look.history.get(job_id))
     if past is None or not caller.sees(past.spec) or action not in ACTIONS:
         raise PageProblem(404, "No such job", f"There is no job {job_id!r}, or not for you.")
@@ -316,7 +316,7 @@ async def _act(request: Request, job_id: str, action: str) -> Response:
 async def _array(request: Request, array_id: str, state: Text = "", page_: Page = 1) -> Response:
     problem = request.query_params.get("problem", "")
 
-    def view(scene: Scene, caller: Caller) -> dict[str, Any]:
+    def view(scene: PageSource, caller: Caller) -> dict[str, Any]:
         found = array_view(scene, caller, array_id, state, page_)
         if found is None:
             text = f"There is no array {array_id!r}, or not for you."
@@ -330,7 +330,7 @@ async def _act_on_array(request: Request, array_id: str, action: str) -> Respons
     """Do something to all its tasks that are not over, or say how many run at a time."""
     caller = viewer(request)
     fields = await form(request)
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     array = await asyncio.to_thread(scene.look, lambda look: array_of(look.history, array_id))
     if (
         array is None
@@ -383,13 +383,13 @@ async def _submission_page(request: Request) -> Response:
     past = await _source(request, source)
     if past is None:
         raise PageProblem(404, "No such job", f"There is no job {source!r}, or not for you.")
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     first = await asyncio.to_thread(scene.look, lambda look: submission.first_of(look, past))
     return _shown(request, submission.from_job(past, viewer(request), first))
 
 
 async def _source(request: Request, job_id: str) -> PastJob | None:
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     caller = viewer(request)
     return cast(
         "PastJob | None",
@@ -399,8 +399,8 @@ async def _source(request: Request, job_id: str) -> PastJob | None:
     )
 
 
-def _shown(request: Request, filled: submission.Filled, status: int = 200) -> Response:
-    scene: Scene = request.app.state.scene
+def _shown(request: Request, filled: submission.FilledForm, status: int = 200) -> Response:
+    scene: PageSource = request.app.state.scene
     if scene.keeper is None:
         raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
     text = render("submit.html.j2", **frame(request, viewer(request)), form=filled)
@@ -410,7 +410,7 @@ def _shown(request: Request, filled: submission.Filled, status: int = 200) -> Re
 async def _submit(request: Request) -> Response:
     """Show the job file that the form makes, or hand it in as the API does."""
     fields = await form(request, submission.MOST_BYTES)
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     site: LiveSite | None = getattr(request.app.state, "site", None)
     if scene.keeper is None or site is None:
         raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
@@ -441,7 +441,7 @@ async def order(request: Request, *events: Any, caller: Caller) -> None:
     Raises:
         PageProblem: nothing can change here, or the store takes nothing.
     """
-    scene: Scene = request.app.state.scene
+    scene: PageSource = request.app.state.scene
     if scene.keeper is None:
         raise PageProblem(409, "Nothing can change", "This is a look at what was left behind.")
     try:

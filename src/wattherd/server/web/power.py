@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from wattherd.server.site.power_tree import LiveRow, live_rows
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import paged
 from wattherd.server.web.render import show_w
-from wattherd.server.web.scene import Scene
 
 ROWS = 200
 """On one page; more would be neither read nor drawn in time."""
@@ -17,7 +17,7 @@ STALE_S = 10.0
 """From then on a reading is marked as old."""
 
 
-def power_view(scene: Scene, page: int) -> dict[str, Any]:
+def power_view(scene: PageSource, page: int) -> dict[str, Any]:
     """All that the page shows."""
     levels, now_s = scene.levels(), scene.now_s()
     rows = scene.look(lambda look: live_rows(look, levels, scene.tree, now_s))

@@ -21,9 +21,9 @@ from wattherd.server.journal.timeline import Wait
 from wattherd.server.settings.energy_rates import bill_of, bill_row
 from wattherd.server.site.listing import row_of
 from wattherd.server.web.filters import STATES, QueueFilter
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import Paged, paged
 from wattherd.server.web.picture import HALF, TwoThemePicture, picture
-from wattherd.server.web.scene import Scene
 
 LISTED = 50
 FORESEEN = 200
@@ -33,7 +33,7 @@ SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (10**9, "more G
 
 
 def queue_view(
-    scene: Scene, caller: Caller, shown: str, text: str, wanted: QueueFilter, page: int
+    scene: PageSource, caller: Caller, shown: str, text: str, wanted: QueueFilter, page: int
 ) -> dict[str, Any]:
     """All that the page shows."""
     now_s = scene.now_s()
@@ -192,7 +192,7 @@ def _promised(look: SiteView) -> dict[str, float]:
     return found
 
 
-def _ended(scene: Scene, asked: _Asked) -> dict[str, Any]:
+def _ended(scene: PageSource, asked: _Asked) -> dict[str, Any]:
     """Jobs that are over, from the archive, the latest first."""
     page = asked.page
     tenant = None if asked.caller.of_site else asked.caller.tenant

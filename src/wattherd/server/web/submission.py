@@ -15,10 +15,10 @@ from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.arrays import array_of
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.journal.job_history import PastJob
-from wattherd.workload.job_again import file_again, tasks_again
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_file import JobFile, validated_job
+from wattherd.workload.resubmission import file_again, tasks_again
 from wattherd.workload.yaml_lines import fields_of
 
 FORM = "form"
@@ -32,7 +32,7 @@ _RANGE = re.compile(r"(\d+)\s*(?:-|to)\s*(\d+)")
 
 
 @dataclass(slots=True)
-class Filled:
+class FilledForm:
     """The form as it is shown: texts by field, and what is wrong with them.
 
     `source` is the job that it was filled from, `variables` how many of that job's environment may
@@ -63,12 +63,12 @@ class Filled:
         return place if place in COMMON else "rest"
 
 
-def empty() -> Filled:
+def empty() -> FilledForm:
     """The form before anything was typed."""
-    return Filled(dict.fromkeys(COMMON, "") | {"gpus": "1"})
+    return FilledForm(dict.fromkeys(COMMON, "") | {"gpus": "1"})
 
 
-def from_job(past: PastJob, caller: Caller, first: PastJob | None = None) -> Filled:
+def from_job(past: PastJob, caller: Caller, first: PastJob | None = None) -> FilledForm:
     """The form filled from a job that the caller sees; `first` is the first task of its array."""
     mine = is_own(past, caller)
     if first is None:
@@ -101,11 +101,11 @@ def is_own(past: PastJob, caller: Caller) -> bool:
     return (past.spec.user, past.spec.tenant) == (caller.user, caller.tenant)
 
 
-def typed(fields: Mapping[str, str]) -> Filled:
+def typed(fields: Mapping[str, str]) -> FilledForm:
     """The form as it was sent; browsers end lines in their own way."""
     run = fields.get("run", "").replace("\r\n", "\n")
     texts = {name: fields.get(name, "").strip() for name in COMMON}
-    return Filled(
+    return FilledForm(
         texts=texts | {"run": run if run.strip() else ""},
         rest=fields.get("rest", "").replace("\r\n", "\n"),
         source=fields.get("from", ""),
@@ -114,7 +114,7 @@ def typed(fields: Mapping[str, str]) -> Filled:
     )
 
 
-def document_of(filled: Filled) -> dict[str, Any]:
+def document_of(filled: FilledForm) -> dict[str, Any]:
     """The job file that the form makes: what has a place in the form comes first.
 
     Raises:

@@ -15,10 +15,10 @@ from wattherd.server.documents.privacy import OTHERS, of_decisions, seen_by
 from wattherd.server.journal.job_history import past_of
 from wattherd.server.journal.timeline import DecisionEntry, GpuSpan
 from wattherd.server.web.filters import STATES, QueueFilter
+from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import paged
 from wattherd.server.web.picture import TALL, picture
 from wattherd.server.web.render import show_w
-from wattherd.server.web.scene import Scene
 
 SPANS_S = {"2m": 120.0, "10m": 600.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0}
 ROWS = 40
@@ -28,7 +28,7 @@ LOOKED_UP = 1000
 
 
 def timeline_view(
-    scene: Scene, caller: Caller, span: str, wanted: QueueFilter, page: int
+    scene: PageSource, caller: Caller, span: str, wanted: QueueFilter, page: int
 ) -> dict[str, Any]:
     """All that the page shows."""
     devices, spans, decisions, most_w, seen, now_s, fitting = scene.look(
@@ -84,7 +84,7 @@ def timeline_view(
 
 
 def _look_up_ended(
-    scene: Scene,
+    scene: PageSource,
     caller: Caller,
     spans: Sequence[GpuSpan],
     fitting: dict[str, bool],
@@ -101,7 +101,9 @@ def _look_up_ended(
     return len(ended) > LOOKED_UP
 
 
-def _taken(look: SiteView, scene: Scene, caller: Caller, wanted: QueueFilter) -> tuple[Any, ...]:
+def _taken(
+    look: SiteView, scene: PageSource, caller: Caller, wanted: QueueFilter
+) -> tuple[Any, ...]:
     """What the picture is made of, as it is between two turns."""
     nodes = look.core.config.cluster.nodes
     many = len(nodes) > 1

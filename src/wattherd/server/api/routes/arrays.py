@@ -37,10 +37,10 @@ from wattherd.server.documents.job_checks import check_edit, check_queue, was_do
 from wattherd.server.documents.privacy import check_priority, seen_by
 from wattherd.server.journal.journal_writer import EventWish
 from wattherd.server.site.site import LiveSite
-from wattherd.workload.job_again import tasks_rerun
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import ArrayEdit
 from wattherd.workload.job_file import JobFile, validated_job
+from wattherd.workload.resubmission import tasks_rerun
 
 THINKING_S = 0.5
 """How long the answer to a submission, which is on disk, waits for what the core makes of it."""

@@ -53,7 +53,7 @@ from wattherd.server.documents.privacy import (
     seen_by,
     with_dependencies,
 )
-from wattherd.server.documents.submission_room import SMALL_BYTES, TakenRoom, bytes_of
+from wattherd.server.documents.submission_quota import SMALL_BYTES, ReservedBytes, bytes_of
 from wattherd.server.documents.task_logs import LogReader, TaskLog
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.journal.journal_writer import EventWish
@@ -63,11 +63,11 @@ from wattherd.server.site.listing import ListPage, job_list
 from wattherd.server.site.site import LiveSite
 from wattherd.store.projection import JobFilter
 from wattherd.workload.counted_cpu import counted
-from wattherd.workload.job_again import begin_fresh, begin_from, rerun_of, tasks_rerun
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import JobEdit
 from wattherd.workload.job_environment import NONE, words_of
 from wattherd.workload.job_file import JobFile, validated_job
+from wattherd.workload.resubmission import begin_fresh, begin_from, rerun_of, tasks_rerun
 
 FAILED = ("Failed", "TimedOut")
 POLL_S = 0.3
@@ -259,7 +259,7 @@ async def all_handed_in(
 
 async def _room_for(
     site: LiveSite, caller: Caller, made: Sequence[tuple[JobSpec, Mapping[str, Any]]]
-) -> TakenRoom | None:
+) -> ReservedBytes | None:
     """Room for so many jobs more of the caller's; what is small is not counted, nor are few.
 
     Raises:

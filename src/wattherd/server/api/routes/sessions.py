@@ -35,10 +35,10 @@ from wattherd.server.auth.rules import V1
 from wattherd.server.documents.documents import SiteView, time_of
 from wattherd.server.documents.job_sessions import (
     SHOWN,
-    Ended,
-    Open,
-    Relay,
+    OpenSession,
     SessionBook,
+    SessionEnded,
+    SessionRelay,
     begun,
     check_account,
     hang_up,
@@ -108,7 +108,7 @@ async def _enter(client: WebSocket, book: SessionBook) -> None:
             await asyncio.to_thread(check_account, site.accounts, past, run)
             wire, shown = await begun(run, name, wanted)
             with wire:
-                entered = Open(
+                entered = OpenSession(
                     job_id=job_id, by=caller.by, rank=wanted.rank, command=shown[:SHOWN],
                     since_s=time.time(),
                 )  # fmt: skip
@@ -116,7 +116,7 @@ async def _enter(client: WebSocket, book: SessionBook) -> None:
                 book.open[name] = entered
                 await asyncio.get_running_loop().sock_sendall(wire, b'{"go": true}')
                 await tell(client, ready=True)
-                relay = Relay(
+                relay = SessionRelay(
                     client, wire, idle_s=seconds(site.config.exec_idle),
                     may=lambda: _may_stay(client, past),
                 )  # fmt: skip
@@ -124,7 +124,7 @@ async def _enter(client: WebSocket, book: SessionBook) -> None:
                     await relay.carry()
                 finally:
                     _note_end(client, entered, relay.last)
-    except Ended as ended:
+    except SessionEnded as ended:
         await tell(client, **ended.told)
     except UserError as error:
         await tell(client, problem=error.problem, hint=error.hint)
@@ -181,7 +181,9 @@ def _refusal(refused: Denied | UserError | ClusterError) -> Response:
     return JSONResponse(ApiRefusal(error=str(refused), hint="try again").model_dump(), 503)
 
 
-async def _write_down(client: WebSocket, site: LiveSite, entered: Open, attempt: int) -> None:
+async def _write_down(
+    client: WebSocket, site: LiveSite, entered: OpenSession, attempt: int
+) -> None:
     """In the journal, and so in the job's story, and in the audit: before anything is run.
 
     Raises:
@@ -199,7 +201,7 @@ async def _write_down(client: WebSocket, site: LiveSite, entered: Open, attempt:
     _audit(client, {"session": "begins", "command": entered.command or "(input)"})
 
 
-def _note_end(client: WebSocket, entered: Open, last: dict[str, Any]) -> None:
+def _note_end(client: WebSocket, entered: OpenSession, last: dict[str, Any]) -> None:
     lasted_s = round(time.time() - entered.since_s, 3)
     ended = {"session": "ends", "command": entered.command or "(input)", "lasted_s": lasted_s}
     _audit(client, {**ended, "exit_code": last.get("exit_code")})

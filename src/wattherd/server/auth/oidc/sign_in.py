@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from wattherd.server.auth.caller import Caller
-from wattherd.server.auth.gate import Begun
+from wattherd.server.auth.gate import LoginBegun
 from wattherd.server.auth.oidc import CALLBACK, NotLoggedIn
 from wattherd.server.auth.oidc.issuer import BadToken, Issuer, IssuerDown
 from wattherd.server.auth.oidc.settings import ANY, ClaimRule, Claims, OidcSettings
@@ -31,7 +31,7 @@ _USER = re.compile(r"[\w.@+-]{1,80}")
 _TENANT = re.compile(r"[\w.@-]{1,80}")
 
 
-class Unmapped(Exception):
+class NoRoleMapped(Exception):
     """The issuer vouches for them, but nothing says what they may do here."""
 
 
@@ -43,15 +43,15 @@ def caller_of(claims: Mapping[str, Any], settings: OidcSettings) -> Caller:
     """
     user = _text(claims, settings.user_claim)
     if user is None or not _USER.fullmatch(user):
-        raise Unmapped(f"the claim {settings.user_claim!r} names no user")
+        raise NoRoleMapped(f"the claim {settings.user_claim!r} names no user")
     rule = next((one for one in settings.rules if _fits(claims, one)), None)
     if rule is None:
-        raise Unmapped(f"{user} has no role here")
+        raise NoRoleMapped(f"{user} has no role here")
     tenant = rule.tenant
     if rule.tenant_claim:
         tenant = _text(claims, rule.tenant_claim) or ""
         if not _TENANT.fullmatch(tenant):
-            raise Unmapped(f"the claim {rule.tenant_claim!r} names no tenant")
+            raise NoRoleMapped(f"the claim {rule.tenant_claim!r} names no tenant")
     return Caller(user=user, role=rule.role, tenant=tenant, token=f"oidc:{claims['sub']}")
 
 
@@ -177,7 +177,7 @@ class SignIn:
         try:
             audience = self.settings.audience or self.settings.client_id
             return caller_of(self._issuer.claims(shown, audience), self.settings)
-        except (BadToken, Unmapped):
+        except (BadToken, NoRoleMapped):
             return None
 
     def end(self, shown: str) -> None:
@@ -186,7 +186,7 @@ class SignIn:
 
     # Logging in ---------------------------------------------------------------------------------
 
-    def begin(self, site: str, there: str) -> Begun:
+    def begin(self, site: str, there: str) -> LoginBegun:
         """Begin a login that is to lead to the path `there` of `site`.
 
         Raises:
@@ -214,7 +214,7 @@ class SignIn:
         }
         address = self._issuer.endpoints.authorization
         joint = "&" if "?" in address else "?"
-        return Begun(url=f"{address}{joint}{urlencode(query)}", cookie=self._signed(kept))
+        return LoginBegun(url=f"{address}{joint}{urlencode(query)}", cookie=self._signed(kept))
 
     def finish(self, cookie: str, query: Mapping[str, str]) -> tuple[Caller, str, str]:
         """The caller, what their browser is to show from now on, and where to go.
@@ -235,7 +235,7 @@ class SignIn:
             caller = caller_of(claims, self.settings)
         except BadToken as error:
             raise NotLoggedIn(f"The issuer's word does not hold: {error}.") from None
-        except Unmapped as error:
+        except NoRoleMapped as error:
             hint = "Whoever runs this service gives roles out."
             raise NotLoggedIn(f"{str(error)[:1].upper()}{str(error)[1:]}. {hint}") from None
         return caller, self.sessions.begin(caller), kept["next"]

@@ -12,8 +12,8 @@ from wattherd.errors import UserError
 from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.web import submission
-from wattherd.workload.job_again import file_again, rerun_of, tasks_again
 from wattherd.workload.job_file import JobFile
+from wattherd.workload.resubmission import file_again, rerun_of, tasks_again
 
 IMAGE = "example.org/trainer@sha256:" + "a" * 64
 FILES: list[dict[str, Any]] = [
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_told_with_its_field(
     assert filled.fault == fault
 
 
-def _made(filled: submission.Filled) -> JobFile:
+def _made(filled: submission.FilledForm) -> JobFile:
     ann = Caller(user="ann", role=Role.USER)
     return submission.job_of(submission.document_of(filled), None, ann, also=False)
 

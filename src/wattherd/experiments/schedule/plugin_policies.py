@@ -14,7 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wattherd.errors import Bug, UserError
-from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Given, SchedulerOf
+from wattherd.experiments.schedule.scheduler_context import (
+    BuiltScheduler,
+    SchedulerContext,
+    SchedulerOf,
+)
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.plugins import GUIDE, about, announced, loaded
 from wattherd.policy.contract import Draft, Planner, View
@@ -35,7 +39,7 @@ def schedulers() -> Mapping[str, SchedulerOf]:
 
 
 def _scheduler_of(name: str) -> SchedulerOf:
-    def build(given: Given) -> BuiltScheduler:
+    def build(given: SchedulerContext) -> BuiltScheduler:
         make = loaded("schedule", name)
         if not callable(make):
             raise _wrong("schedule", name, "makes no planner: it cannot be called")

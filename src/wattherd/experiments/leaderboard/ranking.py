@@ -19,7 +19,7 @@ TIE = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class RankedPolicy:
     """A policy's place: `rank` counts from 1 and is None where there is none, as `why` says."""
 
     policy: str
@@ -35,7 +35,7 @@ class Ranked:
 
 def ranked(
     scores: Mapping[str, float | None], *, lowest: bool, why: Mapping[str, str] | None = None
-) -> list[Ranked]:
+) -> list[RankedPolicy]:
     """Policies from the best on; those of None have no rank and come last, by name.
 
     Args:
@@ -45,7 +45,7 @@ def ranked(
     """
     known = {name: score for name, score in scores.items() if score is not None}
     order = sorted(known, key=lambda name: (known[name] if lowest else -known[name], name))
-    found: list[Ranked] = []
+    found: list[RankedPolicy] = []
     group: list[str] = []
     for name in order:
         if group and not _same(known[group[0]], known[name]):
@@ -57,7 +57,10 @@ def ranked(
     last = (name for name in sorted(scores) if name not in known)
     return [
         *found,
-        *(Ranked(policy=one, score=None, rank=None, why=reasons.get(one, "")) for one in last),
+        *(
+            RankedPolicy(policy=one, score=None, rank=None, why=reasons.get(one, ""))
+            for one in last
+        ),
     ]
 
 
@@ -65,15 +68,15 @@ def _same(first: float, other: float) -> bool:
     return abs(first - other) <= TIE * min(abs(first), abs(other))
 
 
-def _group(names: Sequence[str], scores: Mapping[str, float], before: int) -> list[Ranked]:
+def _group(names: Sequence[str], scores: Mapping[str, float], before: int) -> list[RankedPolicy]:
     tied = len(names) > 1
     return [
-        Ranked(policy=name, score=scores[name], rank=before + 1, tied=tied)
+        RankedPolicy(policy=name, score=scores[name], rank=before + 1, tied=tied)
         for name in sorted(names)
     ]
 
 
-def overall(problems: Sequence[Mapping[str, float | None]], *, lowest: bool) -> list[Ranked]:
+def overall(problems: Sequence[Mapping[str, float | None]], *, lowest: bool) -> list[RankedPolicy]:
     """Ranks over all problems, by the geometric mean of each score over the best score."""
     names = sorted({name for one in problems for name in one})
     scores: dict[str, float | None] = {}

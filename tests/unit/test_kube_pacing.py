@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattherd.kube.api.changes import Changes, Key, ObjectChange
-from wattherd.kube.api.patience import Backoff, Bucket
+from wattherd.kube.api.pacing import Backoff, TokenBucket
 
 
 @given(
@@ -19,7 +19,7 @@ from wattherd.kube.api.patience import Backoff, Bucket
 def test_no_window_ever_carries_more_than_burst_and_rate(
     rate_per_s: int, burst: int, gaps_s: list[float]
 ) -> None:
-    bucket = Bucket(rate_per_s, burst)
+    bucket = TokenBucket(rate_per_s, burst)
     went_s = []
     now_s = 100.0
     for gap_s in gaps_s:
@@ -33,7 +33,7 @@ def test_no_window_ever_carries_more_than_burst_and_rate(
 
 
 def test_a_bucket_that_was_left_alone_is_full_and_no_more() -> None:
-    bucket = Bucket(10, 3)
+    bucket = TokenBucket(10, 3)
     assert [bucket.wait_s(50.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
     assert [bucket.wait_s(99.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 _LOG = logging.getLogger(__name__)
 
 
-class Rounds(ABC):
+class PeriodicThread(ABC):
     """Calls `look` every `period_s` seconds from `begin` to `end`."""
 
     def __init__(self, name: str, period_s: float) -> None:

@@ -5,7 +5,7 @@ P += (1 - exp(-dt / tau)) (min(demand, cap) - P). Boards answer on loopback as t
 EnvironmentMetrics and by Power; their power limit and power state may be changed. The draw of all
 is also answered as Prometheus would (`/api/v1/query?query=room`). Boards may be made to misbehave.
 
-`python -m wattherd.testing.boards --nodes 4 --port 8700` serves one until it is stopped.
+`python -m wattherd.testing.redfish_boards --nodes 4 --port 8700` serves one until it is stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP in the asking thread (`devices.wire.asking`): kept connections, waits that let others go on.
+"""HTTP in the asking thread (`devices.wire.cooperative_io`): kept connections that wait together.
 
 The rules are those of `devices.wire.http_client`: one time limit for the whole answer, an end at a
 number of bytes, verified certificates, no redirects and no proxies, as devices have neither. Only
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wattherd import __version__
-from wattherd.devices.wire.device_errors import Trouble
+from wattherd.devices.wire.device_errors import DeviceErrorKind
 from wattherd.devices.wire.http_client import (
     HARMLESS,
     HttpAnswer,
@@ -231,4 +231,4 @@ def _coded(origin: Origin, request: HttpRequest) -> bytes:
 
 def _allow(size: int, most: int) -> None:
     if size > most:
-        raise NoAnswer(Trouble.GARBAGE, f"the answer is longer than {most} bytes")
+        raise NoAnswer(DeviceErrorKind.GARBAGE, f"the answer is longer than {most} bytes")

@@ -18,7 +18,7 @@ from wattherd.store.projection import Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class PageSource:
     """`look` asks something of the state between two turns; without `keeper` nothing changes.
 
     `runs` is where simulated runs are that may be compared.
@@ -48,9 +48,9 @@ class Scene:
         return self.moves or self.keeper is not None
 
 
-def scene_of(site: LiveSite) -> Scene:
+def scene_of(site: LiveSite) -> PageSource:
     """A service at work."""
-    return Scene(
+    return PageSource(
         look=site.look,
         now_s=site.clock.now_s,
         chronicle=site.chronicle,

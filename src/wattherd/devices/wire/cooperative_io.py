@@ -6,8 +6,8 @@ that a device that hangs costs some memory and no thread. The same driver outsid
 did. Calls of libraries that know no such waits (NVML, files) run in a few threads of their own, in
 which those that were slow cannot keep the quick ones waiting.
 
-Calls of one `Sharing` ask every question once: a board's meter and its limit are one document, and
-the outlets of a PDU one message.
+Calls of one `RoundQuestions` ask every question once: a board's meter and its limit are one
+document, and the outlets of a PDU one message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLOW_S = 0.5
 """A call that blocks longer than that is slow from then on, until it is quick again."""
 
 
-_calls: dict[greenlet, Sharing | None] = {}
+_calls: dict[greenlet, RoundQuestions | None] = {}
 """The calls of the asking thread, and what they share; changed by that thread alone."""
 
 
@@ -50,7 +50,7 @@ def aside() -> bool:
     return getcurrent() in _calls
 
 
-def sharing() -> Sharing | None:
+def sharing() -> RoundQuestions | None:
     """What the call that runs now shares with others of its round."""
     return _calls.get(getcurrent())
 
@@ -78,7 +78,7 @@ def sleep(pause_s: float) -> None:
         time.sleep(pause_s)
 
 
-class Sharing:
+class RoundQuestions:
     """Questions of one round, each asked once; used in the asking thread alone."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def _answered(answer: asyncio.Future[Any], ask: Callable[[], Any]) -> Any:
     return said
 
 
-async def _run(call: Callable[[], Any], shared: Sharing | None) -> Any:
+async def _run(call: Callable[[], Any], shared: RoundQuestions | None) -> Any:
     """A call beside others: whatever it waits for is awaited here."""
     child = greenlet(call)
     _calls[child] = shared
@@ -179,7 +179,7 @@ class _Asker:
 
         self.loop.call_soon_threadsafe(create)
 
-    async def run(self, call: Callable[[], T], shared: Sharing | None) -> T:
+    async def run(self, call: Callable[[], T], shared: RoundQuestions | None) -> T:
         """A call once it is its turn."""
         await self._slots.acquire()
         slot = _Slot(self._slots, self.loop)
@@ -306,7 +306,7 @@ def begin(calls: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
     _asker().begin(calls)
 
 
-async def run(call: Callable[[], T], shared: Sharing | None = None) -> T:
+async def run(call: Callable[[], T], shared: RoundQuestions | None = None) -> T:
     """What a call returns that waits by `wait` alone; in the asking thread."""
     return await _asker().run(call, shared)
 

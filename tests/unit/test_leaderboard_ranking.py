@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.experiments.leaderboard.standings import TIE, overall, ranked
+from wattherd.experiments.leaderboard.ranking import TIE, overall, ranked
 
 
 def places(scores: dict[str, float | None], *, lowest: bool = True) -> dict[str, str]:

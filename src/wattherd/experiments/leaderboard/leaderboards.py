@@ -14,7 +14,7 @@ from typing import Any
 from wattherd import __version__
 from wattherd.engine.core.config import RULES
 from wattherd.errors import UserError
-from wattherd.experiments.leaderboard.standings import TIE, overall, ranked
+from wattherd.experiments.leaderboard.ranking import TIE, overall, ranked
 from wattherd.experiments.leaderboard.workloads import BoardJobs, BoardPods
 from wattherd.experiments.placement.policies import place_policy, scorers
 from wattherd.experiments.schedule.run import POWER_POLICIES

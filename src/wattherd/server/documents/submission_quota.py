@@ -22,7 +22,7 @@ Owner = tuple[str, str]
 
 
 @dataclass(slots=True)
-class TakenRoom:
+class ReservedBytes:
     """What one request takes, until the last of its jobs is over."""
 
     size_bytes: int
@@ -38,12 +38,12 @@ class TakenRoom:
 
 
 @dataclass(slots=True)
-class SubmissionRoom:
+class SubmissionQuota:
     """What users have taken, as long as they have."""
 
-    by_owner: dict[Owner, list[TakenRoom]] = field(default_factory=dict)
+    by_owner: dict[Owner, list[ReservedBytes]] = field(default_factory=dict)
 
-    def take(self, owner: Owner, size_bytes: int, over: Callable[[str], bool]) -> TakenRoom:
+    def take(self, owner: Owner, size_bytes: int, over: Callable[[str], bool]) -> ReservedBytes:
         """Take so much for jobs that are about to be handed in; `over` tells which have ended.
 
         Raises:
@@ -62,7 +62,7 @@ class SubmissionRoom:
                 f" {MOST_LIVE_BYTES >> 20} at most with {size_bytes / 2**20:,.1f} more",
                 hint="keep long texts in files, and hand it in when some of them are over",
             )
-        mine.append(taken := TakenRoom(size_bytes))
+        mine.append(taken := ReservedBytes(size_bytes))
         return taken
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import Count
+from wattherd.estimate.measured_curve import CountedWatts
 from wattherd.experiments.allocate.run import AllocationTerms, allocation, rule
 from wattherd.experiments.power_models.predict import MeasuredDraw, WantedPrediction
 from wattherd.experiments.power_models.predict import predict as predicted
-from wattherd.library.given import Source, input_file
+from wattherd.library.inputs import Source, input_file
 from wattherd.library.table import Table
 from wattherd.units import watts
 from wattherd.workload.curves import read_curves
@@ -63,7 +63,7 @@ def allocate(
         UserError: an input that cannot be used, or a budget that does not hold the least of all.
     """
     rule(policy)
-    if count not in tuple(Count):
+    if count not in tuple(CountedWatts):
         raise UserError(f"{count!r} counts nothing", field="count", hint="draw or cap")
     with input_file(curves, "curves") as file:
         jobs = read_curves(file, format)
@@ -71,7 +71,7 @@ def allocate(
     terms = AllocationTerms(
         budget_w=None if budget_w is None else float(budget_w),
         tree=read_tree(Path(tree)) if tree else None,
-        count=Count(count),
+        count=CountedWatts(count),
         paused_w=paused_w,
     )
     found = allocation(jobs, terms, policy)

@@ -19,7 +19,7 @@ from wattherd.model.request import Request
 PUBLISHED_COVERAGE = 0.95
 
 
-class Target(NamedTuple):
+class TargetWorkload(NamedTuple):
     """T specifications as columns, most popular first.
 
     `allowed` is T x (models + 1); its last column is False and stands for "no GPU", so that a
@@ -38,7 +38,7 @@ Spec = tuple[int, int, int, str]
 
 def target_workload(
     requests: Iterable[Request], models: Sequence[str], *, coverage: float = PUBLISHED_COVERAGE
-) -> Target:
+) -> TargetWorkload:
     """Group `requests` by specification and keep the most popular ones.
 
     Specifications are taken in descending count (ties: descending cpu, gpu_milli, gpu_count,
@@ -48,7 +48,7 @@ def target_workload(
     counts: Counter[Spec] = Counter(map(_spec, requests))
     ranked = sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True)
     kept = ranked[: _cut([count for _, count in ranked], coverage)]
-    return Target(
+    return TargetWorkload(
         weight=_weights([count for _, count in kept], sum(counts.values())),
         cpu_milli=np.array([spec[0] for spec, _ in kept], dtype=np.int64),
         gpu_milli=np.array([spec[1] for spec, _ in kept], dtype=np.int64),

@@ -10,7 +10,7 @@ _ROUNDING_S = 1e-6
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """A token bucket: `rate_per_s` requests for ever, `burst` of them at once.
 
     Requests take turns: each learns when it may go, in the order of asking, so that none starves.

@@ -6,26 +6,28 @@ import numpy as np
 import pytest
 
 from wattherd.estimate.interference import PairSpeeds
-from wattherd.experiments.schedule.ordered import Manner, in_turn
-from wattherd.experiments.schedule.time_slicing import Crowd, profiled, stretch
+from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn
+from wattherd.experiments.schedule.time_slicing import TimeSlicingExperiment, profiled, stretch
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.ordered import Discipline
 from wattherd.policy.schedule.priorities import Fifo
 from wattherd.testing.timed_world import t4_nodes, timed
-from wattherd.workload.pairs import Packed, SoloUse
+from wattherd.workload.pairs import PairMeasurements, SoloUse
 
 ALONE = {
     "x": SoloUse(utilisation=0.5, memory_mib=4_000),
     "y": SoloUse(utilisation=0.25, memory_mib=4_000),
 }
-PACKED = Packed(PairSpeeds({("x", "x"): (0.9, 0.9), ("x", "y"): (1.0, 0.8)}), {("x", "x"): 0.75})
-FIFO = in_turn(Manner(), Fifo(), Discipline.STRICT)
+PACKED = PairMeasurements(
+    PairSpeeds({("x", "x"): (0.9, 0.9), ("x", "y"): (1.0, 0.8)}), {("x", "x"): 0.75}
+)
+FIFO = in_turn(OrderedTerms(), Fifo(), Discipline.STRICT)
 
 
-def crowd(specs: list[JobSpec], cluster: ClusterSpec) -> Crowd:
-    return Crowd(cluster=cluster, specs=specs, alone=ALONE, packed=PACKED)
+def crowd(specs: list[JobSpec], cluster: ClusterSpec) -> TimeSlicingExperiment:
+    return TimeSlicingExperiment(cluster=cluster, specs=specs, alone=ALONE, packed=PACKED)
 
 
 def job(name: str, profile: str, *, at_s: float, lasts_s: float) -> JobSpec:
