@@ -26,6 +26,12 @@ def harmless(text: str, most: int | None = None) -> str:
     return _CONTROL.sub("?", cut)
 
 
+def words(error: BaseException) -> str:
+    """An error for people: `too many open files`, without the number that Python puts before."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or repr(error)
+    return text[:1].lower() + text[1:]
+
+
 class WattherdError(Exception):
     """Common ancestor, so that a shell can tell our errors from anybody else's."""
 

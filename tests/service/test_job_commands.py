@@ -62,7 +62,7 @@ def test_who_ran_a_job_that_failed_is_told_why(say: Say, command: str, why: str)
 def test_a_program_that_is_not_there_is_named(say: Say) -> None:
     code, _, said = say("run", "--", "no-such-program")
     assert code == 1
-    assert "Failed: cannot run 'no-such-program'" in said
+    assert "Failed: cannot run 'no-such-program': no such file or directory" in said
 
 
 def test_what_can_never_run_is_said_when_it_is_handed_in(say: Say) -> None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from wattherd.devices.signals.contract import SignalSite
+from wattherd.devices.signals.registry import open_signal
+from wattherd.devices.wire.credentials import read_credentials
+from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.errors import UserError
 from wattherd.server.settings.config import read_config
 from wattherd.workload.job_file import read_job
+from wattherd.workload.rates_file import read_rates
 from wattherd.workload.scenario import read_scenario
 from wattherd.workload.yaml_lines import line_of
+from wattherd.yaml_fields import fields_of
 
 JOB = "name: a\nrun: echo hi\n# a comment\ntime:\n  limit: 3h\n"
 
@@ -47,6 +54,50 @@ def test_scenarios_and_configurations(tmp_path: Path) -> None:
         read_config(path, {})
     with pytest.raises(UserError, match=r"a\.yaml: port: "):  # an option is on no line
         read_config(path, {"port": "most"})
+
+
+TWICE = "is there twice, first in line"
+
+
+def test_of_two_lines_for_one_field_none_is_taken(tmp_path: Path) -> None:
+    """YAML parsers take the last, so that the line people look at may count for nothing."""
+    path = tmp_path / "a.yaml"
+    path.write_text("run: echo a\ntime: {limit: 1h}\nrun: echo b\n")
+    with pytest.raises(UserError, match=rf"a\.yaml:3: no YAML: 'run' {TWICE} 1"):
+        read_job(path)
+    path.write_text("run: echo a\ntime:\n  limit: 1h\n  limit: 2h\n")
+    with pytest.raises(UserError, match=rf"a\.yaml:4: no YAML: 'limit' {TWICE} 3"):
+        read_job(path)
+    path.write_text("budget: 2kW\nslots: 2\nbudget: 20kW\n")
+    with pytest.raises(UserError, match=rf"a\.yaml:3: no YAML: 'budget' {TWICE} 1"):
+        read_config(path, {})
+    path.write_text('{"seed": 1, "seed": 2}')
+    with pytest.raises(UserError, match=rf"a\.yaml:1: no YAML: 'seed' {TWICE} 1"):
+        read_scenario(path)
+    path.write_text("limits:\n- {at: 0s, limit: 1kW, limit: 9kW}\n")
+    with pytest.raises(UserError, match=f"'limit' {TWICE} 2"):
+        open_signal(
+            f"schedule:{path}?start=2030-01-01T00:00:00Z", SignalSite(base_w=1e3, least_w=100.0)
+        )
+    path.write_text("rates:\n- {at: '00:00', price: 1, price: 2}\n")
+    with pytest.raises(UserError, match=f"'price' {TWICE} 2"):
+        read_rates(str(path), "2030-01-01T00:00:00+00:00")
+    path.write_text("devices: {}\ndevices: {}\n")
+    path.chmod(0o600)
+    with pytest.raises(DeviceError, match="no YAML"):
+        read_credentials(path)
+
+
+def test_what_is_merged_may_be_changed() -> None:
+    text = """
+a: &a {x: 1, y: 2}
+b: &b {<<: *a, y: 3}
+c: {<<: *b, x: 4}
+d: {<<: [*a, *b], z: 5}
+"""
+    found = fields_of(text)
+    assert found == yaml.safe_load(text)
+    assert found["b"] == {"x": 1, "y": 3}
 
 
 def test_a_file_that_is_gone_or_no_yaml_has_no_lines(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import click
 
 from wattherd.cli.options import server_option
 from wattherd.cli.output import prints, show
-from wattherd.errors import UserError
+from wattherd.errors import UserError, words
 from wattherd.library.client import Client
 
 WINDOW = "window.csv"
@@ -156,4 +156,4 @@ def _text(path: Path) -> dict[str, str]:
     try:
         return {"name": path.name, "text": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(path)) from None
+        raise UserError(f"cannot be read: {words(error)}", where=str(path)) from None

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from wattherd.errors import UserError
+from wattherd.errors import UserError, words
 from wattherd.spelling import hint_for
 
 DEFAULT_SERVER = "http://127.0.0.1:8700"
@@ -237,7 +237,7 @@ def _token_of_environment() -> tuple[str, str]:
     try:
         text = Path(file).read_text(encoding="utf-8").strip() if file else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where="WATTHERD_TOKEN_FILE") from None
+        raise UserError(f"cannot be read: {words(error)}", where="WATTHERD_TOKEN_FILE") from None
     return text, "WATTHERD_TOKEN_FILE" if text else ""
 
 
@@ -251,7 +251,7 @@ def _token_of(name: str, context: Context) -> tuple[str, str]:
         mode = file.stat().st_mode
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(file), hint=again) from None
+        raise UserError(f"cannot be read: {words(error)}", where=str(file), hint=again) from None
     if stat.S_IMODE(mode) & 0o077:
         hint = f"chmod 600 {file}; if others may have read it, revoke it and log in anew"
         raise UserError("holds a token and others may read it", where=str(file), hint=hint)

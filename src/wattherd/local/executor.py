@@ -23,7 +23,7 @@ from typing import Any
 
 from wattherd.devices.wire.threads import begun_pool
 from wattherd.engine.core.executor import RunOrder
-from wattherd.errors import UserError
+from wattherd.errors import UserError, words
 from wattherd.local import cgroups, enforcement, run_dir, run_lock, sessions
 from wattherd.local.accounts import FAIR_MEMORY, Accounts
 from wattherd.local.apps import App
@@ -37,7 +37,6 @@ from wattherd.local.observation import (
     certain,
     document,
     present,
-    words,
 )
 from wattherd.local.orphans import (
     drop_old_runs,
@@ -421,7 +420,7 @@ class LocalExecutor:
                 self._refuse(key, folders, str(error))
             except (OSError, MemoryError) as error:
                 if isinstance(error, OSError) and error.errno in REFUSED:
-                    self._refuse(key, folders, str(error))
+                    self._refuse(key, folders, f"cannot be started: {words(error)}")
                 else:
                     launch.put_off(f"cannot be started: {words(error)}")
             except ValueError as error:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from wattherd.local.observation import passes, words
+from wattherd.errors import words
+from wattherd.local.observation import passes
 from wattherd.local.run_dir import write_all
 
 CHUNK = 65_536

@@ -4,7 +4,8 @@
 that does not exist: too many open files, a disk that fails or a missing permission say nothing
 about what was looked for. Whoever gets `Unknown` changes nothing, says so, and looks again later.
 
-Only the standard library is imported here: a supervisor must start quickly and stay small.
+Beside `errors` only the standard library is imported: a supervisor must start quickly and stay
+small.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
+
+from wattherd.errors import words
 
 T_co = TypeVar("T_co", covariant=True)
 Made = TypeVar("Made")
@@ -82,12 +85,6 @@ def certain(reading: Reading[Made]) -> Made | None:
 def failed(error: OSError) -> Absent | Unknown:
     """What a failed look says."""
     return ABSENT if error.errno in NOT_THERE else Unknown(words(error))
-
-
-def words(error: BaseException) -> str:
-    """An error for people: `too many open files`."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or repr(error)
-    return text[:1].lower() + text[1:]
 
 
 def passes(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from wattherd.errors import words
 from wattherd.local import run_dir, run_lock
 from wattherd.local.observation import (
     ABSENT,
@@ -20,7 +21,6 @@ from wattherd.local.observation import (
     open_regular,
     passes,
     present,
-    words,
 )
 from wattherd.model.event import (
     BatchApplied,

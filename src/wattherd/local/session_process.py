@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from wattherd.errors import words
 from wattherd.local import cgroups, processes, run_dir, sessions
 from wattherd.local.logs import MASK
 from wattherd.local.observation import Present
@@ -517,7 +518,7 @@ def main(run: Path, name: str) -> int:
         inside.tell(problem=str(refused), **more)
         inside.flush()
     except (OSError, ValueError) as error:
-        inside.tell(problem=f"cannot be served: {error}")
+        inside.tell(problem=f"cannot be served: {words(error)}")
         inside.flush()
     finally:
         inside.end_all()

@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wattherd.errors import words
 from wattherd.local import cgroups, run_dir
 from wattherd.local.enforcement import refused
 from wattherd.local.logs import RotatingLog
@@ -44,7 +45,6 @@ from wattherd.local.observation import (
     certain,
     passes,
     present,
-    words,
 )
 from wattherd.local.run_lock import RunLock
 from wattherd.local.sessions import RunSessions
@@ -120,7 +120,7 @@ class Supervisor:
         try:
             self._order = self._patiently("order", self._read_order, most_s=ORDER_S)
         except (OSError, ValueError) as error:
-            self._end({"exit_code": CANNOT_RUN, "why": f"its order cannot be read: {error}"})
+            self._end({"exit_code": CANNOT_RUN, "why": f"its order cannot be read: {words(error)}"})
             return
         try:
             self._group = self._patiently("control group", self._make_group, any_s=GROUP_S)
@@ -377,7 +377,7 @@ class Supervisor:
                 if now_s >= end_s or not (passes(error) or may_pass):
                     where = f"cannot begin in {cwd} as the job's account: "
                     told = where if unprepared else ""
-                    return f"{told}cannot run {argv[0]!r}: {error}"
+                    return f"{told}cannot run {argv[0]!r}: {_named(error, argv[0])}"
                 self._troubles.tell("a task cannot be started", error)
             self._look()
             if self._asked_to_end():
@@ -535,6 +535,12 @@ class Supervisor:
         if unkept := self._unkept():
             used["unkept"] = unkept
         self._note(run_dir.USAGE, used)
+
+
+def _named(error: BaseException, program: str) -> str:
+    """Why a program cannot be run; which file is meant where it is not the program itself."""
+    file = error.filename if isinstance(error, OSError) else None
+    return words(error) if file in (None, program) else f"{file}: {words(error)}"
 
 
 def _exit_code(code: int | None) -> int | None:

@@ -27,6 +27,7 @@ import yaml
 from wattherd.errors import UserError
 from wattherd.estimate.rates import EnergyRates, RateRow
 from wattherd.units import plain, seconds
+from wattherd.yaml_fields import fields_of
 
 TIMES = ("at", "time", "datetime", "datetime (utc)", "timestamp")
 CARBON = ("carbon", "carbon_g_per_kwh", "carbon_intensity_avg", "carbon_intensity",
@@ -177,7 +178,11 @@ def _read(source: str) -> _Read:
     if path.suffix.lower() == ".csv":
         return _table(text, source)
     try:
-        content = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+        content = json.loads(text) if path.suffix.lower() == ".json" else fields_of(text)
+    except yaml.constructor.ConstructorError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = f"no YAML: {error.problem}"
+        raise UserError(problem, where=f"{source}:{line}", hint=HINT) from None
     except (ValueError, yaml.YAMLError, RecursionError):
         raise UserError("is neither YAML nor JSON", where=source, hint=HINT) from None
     return _document(content, source)

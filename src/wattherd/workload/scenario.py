@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from wattherd.errors import UserError
 from wattherd.validation import misfit
 from wattherd.workload.tree_spec import DomainSpec
-from wattherd.workload.yaml_lines import fields_of, lines_of
+from wattherd.workload.yaml_lines import lines_of
+from wattherd.yaml_fields import fields_of
 
 Time = str | float
 """Seconds, or a text such as 90s, 15m, 2h30m."""

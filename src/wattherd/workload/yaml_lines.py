@@ -1,4 +1,4 @@
-"""YAML whose keys are names of fields, and on which line of a file a field stands."""
+"""On which line of a YAML file a field stands."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from wattherd.errors import UserError
 
 _PART = re.compile(r"[^.\[\]]+")
-_BOOLEAN = "tag:yaml.org,2002:bool"
-
-
-class _Fields(yaml.SafeLoader):
-    """Keys are names as written: YAML 1.1 would take the key `on` for true, and `off` for false."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag == _BOOLEAN:
-                key.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
-
-
-def fields_of(text: str) -> Any:
-    """What a YAML text says, its keys as they are written.
-
-    Raises:
-        yaml.YAMLError: it is no YAML.
-    """
-    return yaml.load(text, Loader=_Fields)  # noqa: S506 - a safe loader
 
 
 @contextmanager

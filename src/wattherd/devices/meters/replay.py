@@ -17,7 +17,7 @@ from wattherd.devices.meters.contract import MeterSample, Quality
 from wattherd.devices.wire.clock import Clock
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
-from wattherd.errors import UserError
+from wattherd.errors import UserError, words
 from wattherd.spelling import hint_for
 
 OPTIONS = frozenset({"column", "time", "speed", "loop"})
@@ -105,7 +105,7 @@ def read_recording(path: Path, time: str, column: str) -> MeterRecording:
         with path.open(encoding="utf-8", newline="") as file:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"cannot be read: {error}", where=str(path)) from None
+        raise UserError(f"cannot be read: {words(error)}", where=str(path)) from None
     if not lines:
         raise UserError("has no rows", where=str(path))
     cells = [

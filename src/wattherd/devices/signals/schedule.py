@@ -23,6 +23,7 @@ from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri
 from wattherd.engine.power.limit_timeline import LimitPeriod
 from wattherd.errors import UserError
+from wattherd.yaml_fields import fields_of
 
 OPTIONS = frozenset({"start", "zone"})
 Plan = Callable[[float], tuple[LimitPeriod, ...]]
@@ -107,7 +108,7 @@ def _kind(path: Path) -> Callable[[str, str], Any]:
 
 def _from_yaml(text: str, where: str) -> Any:
     try:
-        content = yaml.safe_load(text)
+        content = fields_of(text)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         said = getattr(error, "problem", None) or "it cannot be read"

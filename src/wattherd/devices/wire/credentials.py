@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
+from wattherd.yaml_fields import fields_of
 
 
 class Credentials(BaseModel):
@@ -58,5 +59,5 @@ def read_credentials(path: Path | None) -> Credentials:
 @functools.lru_cache(maxsize=256)
 def _read(path: Path, version: tuple[int, int, int]) -> Credentials:
     del version  # another one is another file
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = fields_of(path.read_text(encoding="utf-8"))
     return Credentials.model_validate(content if content is not None else {})

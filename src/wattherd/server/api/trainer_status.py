@@ -18,8 +18,9 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from wattherd.errors import words
 from wattherd.local import run_dir
-from wattherd.local.observation import open_regular, passes, words
+from wattherd.local.observation import open_regular, passes
 from wattherd.model.event import JobProgressed
 from wattherd.server.api.http import JobId, look_up
 from wattherd.server.api.schemas.jobs import TakenDocument

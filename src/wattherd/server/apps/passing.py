@@ -10,7 +10,7 @@ from typing import Any
 import h11
 from starlette.types import Receive, Scope, Send
 
-from wattherd.errors import ClusterError
+from wattherd.errors import ClusterError, words
 from wattherd.local.apps import App
 from wattherd.server.apps import headers
 from wattherd.server.auth.caller import Caller
@@ -52,11 +52,11 @@ class Passing:
             async with asyncio.timeout(CONNECT_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.app.port)
         except (OSError, TimeoutError) as error:
-            raise Silent(f"it does not listen: {error}") from None
+            raise Silent(f"it does not listen: {words(error)}") from None
         try:
             await self._converse(_Upstream(connection, reader, writer), scope, receive, send)
         except (h11.ProtocolError, OSError) as error:
-            raise Silent(f"its answer makes no sense: {error}") from None
+            raise Silent(f"its answer makes no sense: {words(error)}") from None
         finally:
             writer.close()
             with contextlib.suppress(OSError):

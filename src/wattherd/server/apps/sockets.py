@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Origin, Subprotocol
 
+from wattherd.errors import words
 from wattherd.local.apps import App
 from wattherd.server.apps import headers
 from wattherd.server.apps.passing import CONNECT_S, Silent, target
@@ -60,7 +61,7 @@ async def pass_on(socket: WebSocket, app: App, caller: Caller, used: Callable[[]
             await socket.accept(subprotocol=upstream.subprotocol)
             await _carry(socket, upstream, used)
     except (OSError, TimeoutError, InvalidHandshake) as error:
-        raise Silent(f"it does not take the socket: {error}") from None
+        raise Silent(f"it does not take the socket: {words(error)}") from None
 
 
 async def _carry(socket: WebSocket, upstream: ClientConnection, used: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from wattherd.errors import ClusterError, UserError
+from wattherd.errors import ClusterError, UserError, words
 from wattherd.local.ownership import make_passage
 from wattherd.server.auth.caller import Caller, Role
 
@@ -167,7 +167,7 @@ class TokenFile:
                 yield tokens
                 self._write(tokens)
         except (OSError, ClusterError) as error:
-            raise UserError(f"cannot be changed: {error}", where=str(self.path)) from None
+            raise UserError(f"cannot be changed: {words(error)}", where=str(self.path)) from None
 
     def _write(self, tokens: dict[str, AccessToken]) -> None:
         document = {"schema": SCHEMA, "tokens": [asdict(one) for one in tokens.values()]}

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import msgspec
 
-from wattherd.errors import ClusterError, UserError
+from wattherd.errors import ClusterError, UserError, words
 from wattherd.kube.decide.agent_caps import NodeRound
 from wattherd.server.kube.agent_devices import Bench
 
@@ -208,7 +208,8 @@ class RemoteBench:
             reply = _REPLY.decode(stream.readline(MOST_LINE_BYTES))
         except (OSError, msgspec.MsgspecError) as error:
             self.close()
-            raise NoHelper(f"the cap helper at {self.path} does not answer: {error}") from None
+            problem = f"the cap helper at {self.path} does not answer: {words(error)}"
+            raise NoHelper(problem) from None
         if reply.look is None:
             raise NoHelper(f"the cap helper at {self.path}: {reply.problem}")
         return reply.look

@@ -19,7 +19,7 @@ from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_environment import Environment
 from wattherd.workload.job_file import JobFile, validated_job
 from wattherd.workload.resubmission import file_again, tasks_again
-from wattherd.workload.yaml_lines import fields_of
+from wattherd.yaml_fields import fields_of
 
 FORM = "form"
 COMMON = ("name", "run", "gpus", "gpu_type", "queue", "priority", "limit", "restarts", "workdir")
