@@ -179,8 +179,10 @@ def test_what_became_of_a_job_is_told_after_its_end(say: Say, service: Serving) 
     service.wait_for(job, "Succeeded")
     said = say("explain", job)[1]
     assert said.startswith(f"{job}: Succeeded\n")
-    assert f"StartJob {job} on node 0 GPU" in said
-    assert f"FinishJob {job}: Succeeded  a run of {job} ended: it succeeded" in said
+    assert f"submitted {job}, which asks for 1 GPU in queue default." in said
+    assert f"Run 1 of {job} starts on " in said
+    assert f"{job} is over: Succeeded.  Run 1 of {job} ended and succeeded." in said
+    assert "StartJob" not in said
 
 
 @pytest.mark.long

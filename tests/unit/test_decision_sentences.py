@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,14 @@ from wattherd.model.event import (
     JobCancelled,
     JobExited,
     JobProgressed,
+    Woke,
 )
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
+from wattherd.server.documents import sentences
+from wattherd.server.documents.sentences import ToldDecision, story_of, told
 from wattherd.server.journal.timeline import SYSTEM, SiteTimeline
-from wattherd.server.web import sentences
 from wattherd.server.web.now import signal_name
-from wattherd.server.web.sentences import ToldDecision, told
 from wattherd.store.entry import JournalEntry
 
 
@@ -66,6 +68,38 @@ def test_many_caps_are_one_sentence_and_few_are_told_one_by_one() -> None:
     assert _told(event, *few).orders[1] == "j-1 may draw 101 W per GPU at most."
     assert _told(event, *many).orders == ("50 jobs get other caps, 100 W to 149 W per GPU.",)
     assert _told(event, *many).happened == "ann lifted the budget of the site."
+
+
+def _story(job_id: str, happened: Event, *orders: command.Command, by: str = "ann") -> list[Any]:
+    chronicle = SiteTimeline()
+    chronicle.note(JournalEntry(seq=1, event=happened, by=by), orders)
+    return list(story_of(chronicle.decisions[-1], ["north", "south"], job_id))
+
+
+def test_the_story_of_a_job_is_sentences_of_it_alone() -> None:
+    ended = JobExited(at_s=1, job_id="j-1", attempt=3, exit_code=1, cause="cannot run 'secret.sh'")
+    orders = (FinishJob(job_id="j-1", state="Failed"), _start("j-2"))
+    assert _story("j-1", ended, *orders, by=SYSTEM) == [
+        ("j-1 is over: Failed.",
+         "Run 3 of j-1 ended with exit code 1 (cannot run 'secret.sh').")
+    ]  # fmt: skip
+    # Whose job has made room, and how that one failed, is none of the user's business.
+    assert _story("j-2", ended, *orders, by=SYSTEM) == [
+        ("Run 1 of j-2 starts on south [0,3], capped at 250 W per GPU.", "Something else changed.")
+    ]
+    assert _story("j-3", ended, *orders, by=SYSTEM) == []
+    cancelled = JobCancelled(at_s=1, job_id="j-1")
+    assert _story("j-1", cancelled) == [("ann cancelled j-1.", "")]
+    assert _story("j-2", cancelled, _start("j-2"))[0][1] == "Something else changed."
+
+
+def test_the_story_of_a_job_says_which_budget_it_stopped_for() -> None:
+    stop = StopJob(job_id="j-4", attempt=2, reason=StopReason.BUDGET_CUT, grace_s=30)
+    ((what, cause),) = _story("j-4", BudgetChanged(at_s=9, budget_w=8000), stop)
+    assert what.startswith("j-4 is to save its state and stop within 30.0 s")
+    assert cause == "ann set the budget of the site to 8,000 W."
+    ((_, cause),) = _story("j-2", Woke(at_s=1, key="plan"), _start("j-2"), by=SYSTEM)
+    assert cause == "A new plan was due."
 
 
 def test_the_words_of_a_sentence_are_found() -> None:

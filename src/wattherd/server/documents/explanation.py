@@ -11,8 +11,9 @@ from wattherd.model.reason import ReasonCode
 from wattherd.policy.schedule.ordered import Discipline, Ordered
 from wattherd.policy.schedule.priorities import Priority
 from wattherd.server.documents.documents import SiteView, job_document
+from wattherd.server.documents.sentences import story_of
 from wattherd.server.documents.task_logs import TaskLog
-from wattherd.server.journal.timeline import SYSTEM, SiteTimeline
+from wattherd.server.journal.timeline import SiteTimeline
 
 EXPLANATION = "wattherd.explanation/1"
 LAST = 5
@@ -96,14 +97,10 @@ def last_words(log: TaskLog) -> list[str]:
 
 def _remembered(look: SiteView, job_id: str, chronicle: SiteTimeline) -> Iterator[dict[str, Any]]:
     """What was decided about a job that is over, as far as the last decisions go back."""
+    names = [node.name for node in look.core.config.cluster.nodes]
     for one in chronicle.decisions:
-        orders = [line for line, of in zip(one.orders, one.detail[1:], strict=True)
-                  if of.get("job_id") == job_id]  # fmt: skip
-        cause = one.event if one.by in ("", SYSTEM) else f"{one.event} by {one.by}"
-        for order in orders:
-            yield {"at": look.time(one.at_s), "what": order, "cause": cause}
-        if not orders and one.about == job_id:
-            yield {"at": look.time(one.at_s), "what": cause, "cause": ""}
+        for what, cause in story_of(one, names, job_id):
+            yield {"at": look.time(one.at_s), "what": what, "cause": cause}
 
 
 def _position(look: SiteView, job_id: str) -> int | None:

@@ -7,10 +7,10 @@ from typing import Any
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.privacy import of_decisions, seen_by
+from wattherd.server.documents.sentences import told
 from wattherd.server.journal.timeline import DecisionEntry
 from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import paged
-from wattherd.server.web.sentences import told
 
 LISTED = 50
 

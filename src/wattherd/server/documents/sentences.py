@@ -5,7 +5,7 @@ Made from the documents of the entry and of its orders, so that older journals a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,17 +50,14 @@ class ToldDecision:
 
 def told(one: DecisionEntry, names: Sequence[str]) -> ToldDecision:
     """The sentences of a decision; `names` are the nodes', by number."""
-
-    def node_name(number: int) -> str:
-        return names[number] if 0 <= number < len(names) else f"node {number}"
-
+    named = _naming(names)
     parts = list(one.detail)
     # The entry itself may be left out of what a tenant is shown.
     event = parts.pop(0) if parts and parts[0].get("type") not in _ORDERS else {}
     commands = [part for part in parts if part.get("type") != "WakeAt"]
     caps = [part for part in commands if part.get("type") == "SetCap"]
     orders = [
-        _order(part, node_name, one.at_s)
+        _order(part, named, one.at_s)
         for part in commands
         if part.get("type") != "SetCap" or len(caps) <= NAMED
     ]
@@ -71,6 +68,35 @@ def told(one: DecisionEntry, names: Sequence[str]) -> ToldDecision:
         orders=tuple(orders),
         next=_next(event, commands),
     )
+
+
+_OF_THE_SITE = frozenset({
+    "Woke", "BudgetChanged", "BudgetAnnounced", "DeviceDrained", "DeviceReturned",
+    "NodeLost", "NodeReturned", "NodeAsleep", "NodeAwake",
+})  # fmt: skip
+"""Events that name no job, user or tenant."""
+
+
+def _naming(names: Sequence[str]) -> Callable[[int], str]:
+    return lambda number: names[number] if 0 <= number < len(names) else f"node {number}"
+
+
+def story_of(one: DecisionEntry, names: Sequence[str], job_id: str) -> Iterator[tuple[str, str]]:
+    """What a decision meant for one job, and what brought it about: a line for each order.
+
+    Its user may see no other job, of which nothing but that it changed is told.
+    """
+    named = _naming(names)
+    parts = list(one.detail)
+    event = parts.pop(0) if parts and parts[0].get("type") not in _ORDERS else {}
+    own = one.about == job_id
+    open_to_all = own or event.get("type") in _OF_THE_SITE
+    happened = _happened(event, one) if open_to_all else "Something else changed."
+    orders = [part for part in parts if part.get("job_id") == job_id]
+    for order in orders:
+        yield _order(order, named, one.at_s), happened
+    if own and not orders:
+        yield happened, ""
 
 
 # What happened ----------------------------------------------------------------------------------
