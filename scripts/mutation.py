@@ -62,7 +62,6 @@ TESTS = {
     "engine/cluster/capacity.py": (
         "property capacity_book", "unit core", "property draft_books", "unit set_aside",
     ),
-    "engine/core/least_power.py": ("unit set_aside",),
     "engine/core/never_fits.py": ("unit set_aside", "unit gentle_succession"),
     "engine/power/budgets.py": (
         "property budgets_in_time", "unit budget_sources", "unit cap_rules", "unit set_aside",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
-from wattherd.engine.power.budgets import STEP_S, Budgets, Fall
+from wattherd.engine.power.budgets import STEP_S, BudgetFall, Budgets
 from wattherd.model.cap_rules import CapRules
 
 DOMAINS = ("", "row")
@@ -48,7 +48,7 @@ RULES = st.builds(
 )
 
 
-def grace_s(fall: Fall) -> float:
+def grace_s(fall: BudgetFall) -> float:
     """Deep falls need notice, as where jobs must stop for them."""
     return 3.0 if fall.budget_w < 55.0 else 0.0
 
@@ -71,7 +71,7 @@ def stated(said: list[Said], domain: str, source: str) -> float | None:
     return words[-1].budget_w if words else None
 
 
-def known(said: list[Said]) -> list[Fall]:
+def known(said: list[Said]) -> list[BudgetFall]:
     """What is still announced: the last word on each second, where nothing has come of it since."""
     last: dict[tuple[str, str, float], float | None] = {}
     for one in said:
@@ -81,7 +81,7 @@ def known(said: list[Said]) -> list[Fall]:
         for key in last:
             if key[:2] == (one.domain, one.source) and key[2] <= one.at_s:
                 last[key] = None
-    return [Fall(at_s, w, name, by) for (name, by, at_s), w in last.items() if w is not None]
+    return [BudgetFall(at_s, w, name, by) for (name, by, at_s), w in last.items() if w is not None]
 
 
 def lowest(watts: list[float | None]) -> float | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,6 +36,7 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva_nodes import GandivaJob, GandivaNodes
 from wattherd.server.journal import snapshot_codec as frozen
 from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.journal.moved_classes import MOVED
 from wattherd.server.journal.snapshot_codec import UnusableSnapshot, freeze, thaw
 from wattherd.server.recovery.replay import JournalReplay, ReplayedEntry
 from wattherd.server.settings.blueprint import Blueprint
@@ -259,6 +263,40 @@ def test_a_snapshot_of_a_class_that_is_gone_is_refused(gone: str) -> None:
     shapes = json.loads(head) | {f"wattherd.{gone}": ["base_mw", "budget_w"]}
     with pytest.raises(UnusableSnapshot):
         thaw(json.dumps(shapes).encode() + b"\n" + rest, plan.core_config(plan.scheduler()))
+
+
+def test_classes_that_moved_are_read_where_snapshots_name_them_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Written as before the move: under the old module, by the old name."""
+    plan = blueprint("gandiva")
+    replay = JournalReplay([(0, plan)])
+    for _ in replay.live(entries_of("gandiva", [("submit", 0), ("tell", 0)])):
+        pass
+    config, state = plan.core_config(plan.scheduler()), replay.frozen()
+    before = {one.id: one.told() for one in state.core.jobs.values()}
+    here: list[tuple[type, str, str, str]] = []
+    for was, now in MOVED.items():
+        module, _, name = was.partition(":")
+        at, _, called = now.partition(":")
+        kind = getattr(import_module(at), called)
+        house = sys.modules.get(module) or ModuleType(module)
+        monkeypatch.setitem(sys.modules, module, house)
+        monkeypatch.setattr(house, name, kind, raising=False)
+        here.append((kind, kind.__module__, kind.__qualname__, kind.__name__))
+        kind.__module__, kind.__qualname__, kind.__name__ = module, name, name
+    try:
+        body = freeze(state)
+    finally:
+        for kind, module, qualname, name in here:
+            kind.__module__, kind.__qualname__, kind.__name__ = module, qualname, name
+        monkeypatch.undo()
+    head, _, rest = body.partition(b"\n")
+    moved = {"wattherd.engine.jobs.roster:Roster", "wattherd.policy.schedule.gandiva_nodes:Homes"}
+    assert moved <= json.loads(head).keys() & MOVED.keys()
+    assert b"GandivaNodes" not in rest
+    thawed = thaw(body, config).core
+    assert {one.id: one.told() for one in thawed.jobs.values()} == before
 
 
 def test_a_job_that_waits_for_its_own_number_is_refused_and_nobody_else() -> None:

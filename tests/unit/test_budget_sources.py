@@ -12,7 +12,7 @@ from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLim
 from wattherd.devices.signals.limit_sources import SiteLimitsNow
 from wattherd.devices.signals.registry import open_signal
 from wattherd.devices.wire.clock import SYSTEM
-from wattherd.engine.power.budgets import Budgets, Fall
+from wattherd.engine.power.budgets import BudgetFall, Budgets
 from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged
 from wattherd.errors import UserError
 from wattherd.model.cap_rules import CapRules
@@ -67,12 +67,12 @@ def test_a_level_is_stated_and_falls_to_come_are_announced() -> None:
     assert announced == BudgetAnnounced(
         at_s=0.0, begins_s=560.0, budget_w=50.0, source=SOURCE, cause="plan"
     )
-    known = (80.0, (Fall(560.0, 50.0, "", SOURCE),))
+    known = (80.0, (BudgetFall(560.0, 50.0, "", SOURCE),))
     assert news(found, known, 500.003) == []
 
 
 def test_what_is_no_longer_planned_is_taken_back() -> None:
-    (event,) = news(limits(), (None, (Fall(560.0, 50.0, "", SOURCE),)), 500.0)
+    (event,) = news(limits(), (None, (BudgetFall(560.0, 50.0, "", SOURCE),)), 500.0)
     assert isinstance(event, BudgetAnnounced)
     assert (event.begins_s, event.budget_w) == (560.0, None)
 
@@ -85,7 +85,7 @@ def test_the_end_of_all_limits_lifts_the_budget() -> None:
 
 def test_a_source_that_was_not_heard_yet_raises_and_takes_back_nothing() -> None:
     found = limits(contact=SourceContact.WAITING)
-    assert news(found, (50.0, (Fall(560.0, 40.0, "", SOURCE),)), 500.0) == []
+    assert news(found, (50.0, (BudgetFall(560.0, 40.0, "", SOURCE),)), 500.0) == []
     (event,) = news(limits(span(-1, 60, 30.0), contact=SourceContact.WAITING), (50.0, ()), 500.0)
     assert isinstance(event, BudgetChanged)
     assert event.budget_w == 30.0

@@ -7,7 +7,7 @@ import pytest
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
-from wattherd.engine.core.shedding import shed
+from wattherd.engine.core.plan import shed
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord

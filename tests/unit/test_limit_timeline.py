@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.power.limit_events import EventBook, LimitEvent, Opt
+from wattherd.engine.power.limit_events import EventBook, LimitEvent, OptState
 from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged
 from wattherd.errors import UserError
 
@@ -91,7 +91,7 @@ def an_event(limit_w: float = 70.0, revision: int = 0, **more: object) -> LimitE
 def test_a_higher_revision_replaces_an_event_and_a_lower_one_is_old_news() -> None:
     book = EventBook()
     for revision, limit_w in ((1, 70.0), (3, 60.0), (2, 10.0)):
-        assert book.take(an_event(limit_w, revision)) is Opt.IN
+        assert book.take(an_event(limit_w, revision)) is OptState.IN
     assert [span.limit_w for span in book.spans()] == [60.0]
 
 
@@ -105,10 +105,10 @@ def test_a_cancelled_event_asks_for_nothing() -> None:
 def test_an_event_beyond_what_is_possible_is_declined_as_a_whole() -> None:
     book = EventBook(least_w=50.0)
     deep = LimitEvent(event_id="d", spans=(LimitPeriod(0, 5, 80.0), LimitPeriod(5, 9, 49.0)))
-    assert book.take(deep) is Opt.OUT
+    assert book.take(deep) is OptState.OUT
     assert "49 W" in book.problem(deep)
     assert book.spans() == ()
-    assert book.take(an_event(50.0)) is Opt.IN
+    assert book.take(an_event(50.0)) is OptState.IN
 
 
 def test_a_complete_list_cancels_what_it_leaves_out_and_time_what_is_over() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from effort import times
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.budgets import Fall
+from wattherd.engine.power.budgets import BudgetFall
 from wattherd.engine.power.ramp import Ramps
 from wattherd.estimate.power_curve import prior
 from wattherd.model.allocation import Allocation
@@ -248,7 +248,7 @@ def test_who_is_new_must_fit_under_a_fall_to_the_milliwatt(domain: str) -> None:
     for budget_w, fits in ((need_w, True), (need_w - MW, False)):
         watts = account()
         planned = running(watts, "j1", 1, 60.0)
-        watts.expect(domain, Fall(60.0, budget_w, domain))
+        watts.expect(domain, BudgetFall(60.0, budget_w, domain))
         reason = watts.refused(job("j0"), place(0), 3.0)
         assert (reason is None) == fits
         if reason is not None:
@@ -258,7 +258,7 @@ def test_who_is_new_must_fit_under_a_fall_to_the_milliwatt(domain: str) -> None:
             assert (reason.due_s, reason.since_s) == (60.0, 3.0)
             assert reason.unit == f"W above idle at {domain}"
         # Who has a plan stays until the fall itself, whatever it leaves.
-        watts.expect(domain, Fall(60.0, 1.0, domain))
+        watts.expect(domain, BudgetFall(60.0, 1.0, domain))
         assert watts.refused(planned, place(1), 3.0) is None
         assert watts.refused(job("j0"), place(0), 3.0) is not None
         watts.expect(domain, None)
@@ -270,30 +270,30 @@ def test_a_fall_asks_for_notice_only_where_the_floors_no_longer_fit() -> None:
     running(watts, "j0", 0, 70.0)
     for domain, rise in RISE.items():
         need_w = IDLE_W[domain] + rise * 100.0
-        assert not watts.too_many(Fall(9.0, need_w, domain))
-        assert watts.too_many(Fall(9.0, need_w - MW, domain))
-    assert watts.too_many(Fall(9.0, IDLE_W["site"] + 249.0))
-    assert not watts.too_many(Fall(9.0, 0.0, "unheard-of"))
+        assert not watts.too_many(BudgetFall(9.0, need_w, domain))
+        assert watts.too_many(BudgetFall(9.0, need_w - MW, domain))
+    assert watts.too_many(BudgetFall(9.0, IDLE_W["site"] + 249.0))
+    assert not watts.too_many(BudgetFall(9.0, 0.0, "unheard-of"))
 
 
 def test_the_falls_of_the_site_and_of_its_root_are_two_and_the_lower_counts() -> None:
     watts, new = account(), job("j0")
     enough_w = IDLE_W["site"] + 250.0
-    watts.expect("", Fall(60.0, enough_w - 5.0))
-    watts.expect("site", Fall(50.0, enough_w, "site"))
+    watts.expect("", BudgetFall(60.0, enough_w - 5.0))
+    watts.expect("site", BudgetFall(50.0, enough_w, "site"))
     assert watts.refused(new, place(0), 0.0) is not None
     watts.expect("site", None)
     reason = watts.refused(new, place(0), 0.0)
     assert reason is not None, "what one name says is not taken back by the other"
     assert reason.due_s == 60.0
-    watts.expect("site", Fall(50.0, enough_w - 9.0, "site"))
+    watts.expect("site", BudgetFall(50.0, enough_w - 9.0, "site"))
     watts.expect("", None)
     reason = watts.refused(new, place(0), 0.0)
     assert reason is not None
     assert reason.due_s == 50.0
     watts.expect("site", None)
     assert watts.refused(new, place(0), 0.0) is None
-    watts.expect("unheard-of", Fall(1.0, 0.0, "unheard-of"))
+    watts.expect("unheard-of", BudgetFall(1.0, 0.0, "unheard-of"))
     assert watts.refused(new, place(0), 0.0) is None
 
 
@@ -302,12 +302,12 @@ def test_below_one_plain_budget_a_fall_is_told_in_watts_above_idling() -> None:
     watts.set_budget(1_000.0, [])
     idle_w = 4.0 + 60.0 + 60.0
     running(watts, "j1", 1, 60.0)
-    watts.expect("", Fall(60.0, idle_w + 150.0))
+    watts.expect("", BudgetFall(60.0, idle_w + 150.0))
     reason = watts.refused(job("j0"), place(0), 3.0)
     assert reason is not None
     assert (reason.asked, reason.available) == (100.0, 50.0)
     assert reason.unit == "W above idle"
-    watts.expect("", Fall(60.0, idle_w + 200.0))
+    watts.expect("", BudgetFall(60.0, idle_w + 200.0))
     assert watts.refused(job("j0"), place(0), 3.0) is None
 
 

@@ -20,7 +20,7 @@ from wattherd.devices.signals.limit_rows import level_w
 from wattherd.devices.signals.openadr2_events import PayloadMeaning, limit_event
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri
-from wattherd.engine.power.limit_events import EventBook, Opt
+from wattherd.engine.power.limit_events import EventBook, OptState
 
 OPTIONS = frozenset(
     {"ven", "id", "cert", "key", "ca", "fingerprint", "insecure", "simple", "timeout", "retry"}
@@ -180,7 +180,7 @@ class OpenAdr2:
     async def _on_event(self, content: Mapping[str, Any]) -> str:
         event = limit_event(content, self._meaning)
         with self._lock:
-            return str(self._book.take(event) if event.event_id else Opt.OUT)
+            return str(self._book.take(event) if event.event_id else OptState.OUT)
 
     def _on_message(self, kind: str, content: Mapping[str, Any]) -> None:
         """Every message that was read and, where a fingerprint is given, properly signed."""

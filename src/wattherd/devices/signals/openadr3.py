@@ -25,7 +25,7 @@ from wattherd.devices.wire.credentials import read_credentials
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.oauth import ClientCredentials
 from wattherd.devices.wire.uri import Uri
-from wattherd.engine.power.limit_events import EventBook, LimitEvent, Opt
+from wattherd.engine.power.limit_events import EventBook, LimitEvent, OptState
 from wattherd.engine.power.limit_timeline import LimitPeriod
 from wattherd.errors import UserError
 
@@ -163,7 +163,7 @@ class OpenAdr3:
         book = self._book(known)
         book.forget(self._clock.unix_s())
         followed = [
-            known.events[key] for key, one in book.events.items() if book.opt(one) is Opt.IN
+            known.events[key] for key, one in book.events.items() if book.opt(one) is OptState.IN
         ]
         waiting = heard.content is None
         return ToldLimits(
@@ -224,7 +224,7 @@ class OpenAdr3:
         for key, one in known.events.items():
             if (key, one.revision) in self._reported:
                 continue
-            follows = book.opt(book.events[key]) is Opt.IN
+            follows = book.opt(book.events[key]) is OptState.IN
             body = promise_report(
                 one.event_id,
                 self._uri.options["report"],

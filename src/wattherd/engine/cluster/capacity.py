@@ -167,7 +167,7 @@ class Book:
 
         They are fewer than asked if there are not as many.
         """
-        # Who makes a job narrower names the devices that it keeps (`engine.jobs.narrowing`): the
+        # Who makes a job narrower names the devices that it keeps (`engine.core.plan`): the
         # first free ones would be the wrong answer.
         if among:
             roomy = [g for g, milli in enumerate(self.gpu_free(node)) if milli >= request.gpu_milli]

@@ -14,7 +14,7 @@ One event passes through four steps, in this order:
 1. *Note.* What happened is written into the parts concerned. Only what cannot wait is decided here:
    a run whose node is lost is stopped, a budget that falls takes hold at once (`_keep_budget`).
 2. *Plan*, if the event could change the plan and its time has come (`cycle.PlanTimer`). First
-   `shedding.shed` makes the plan fit the budgets. Then the planner, which sees a `CoreView`,
+   `plan.shed` makes the plan fit the budgets. Then the planner, which sees a `CoreView`,
    proposes to a `GuardedDraft`. Every proposal is checked there and then: devices, gangs, quotas,
    watts. The planner chooses among what is possible; it cannot make anything else happen.
 3. *Carry out.* The difference between what jobs hold and what the plan gives them becomes orders:
@@ -68,10 +68,9 @@ from wattherd.engine.core.cycle import ROUND, WAKE, PlanTimer, Reaction
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import ShapeFeasibility, circle
 from wattherd.engine.core.job_table import BEGIN, JobTable, key_of
-from wattherd.engine.core.least_power import PowerShortage
-from wattherd.engine.core.plan import Plan
+from wattherd.engine.core.never_fits import PowerShortage
+from wattherd.engine.core.plan import Plan, shed
 from wattherd.engine.core.power_control import FALL, LOOKOUTS, PowerControl
-from wattherd.engine.core.shedding import shed
 from wattherd.engine.core.view import CoreView
 from wattherd.engine.jobs.batches import Batches
 from wattherd.engine.jobs.edits import differences, edited

@@ -58,7 +58,7 @@ nearly every proposal: one comparison of the rest tells that, for less than a lo
 # The least, because caps can be lowered to it: what fits at the least can be made to fit. More
 # would refuse plans that are possible, less would need a stop to keep a budget.
 #
-# G5. No job beyond its joules (`Prices.refuse`).
+# G5. No job beyond its joules (`EnergyPrices.refuse`).
 #
 # The order is by cost: gangs are counted, devices looked up, watts and joules worked out. A
 # proposal that fails is as if it had not been made, but for its reason and its strike.

@@ -3,10 +3,11 @@
 Five parts work together. The account (`engine.power.account`) knows what
 devices may draw now and under the plan. `Budgets` knows what is stated and announced, `Ramps` how
 steeply the site and its domains may rise and fall, `JobCaps` which caps are ordered and read back,
-and `Joules` what jobs with an energy budget have left. `PowerControl` builds them on one another
-and looks ahead: it holds domains to budgets that are still to come and says when to look again.
+and `EnergyBudgets` what jobs with an energy budget have left. `PowerControl` builds them on one
+another and looks ahead: it holds domains to budgets that are still to come and says when to look
+again.
 
-It decides nothing about jobs. Who must give way when a budget falls is for `engine.core.shedding`.
+It decides nothing about jobs. Who must give way when a budget falls is for `engine.core.plan`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from wattherd.engine.core.never_fits import SetAside
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.budgets import Budgets, Fall
+from wattherd.engine.power.budgets import BudgetFall, Budgets
 from wattherd.engine.power.caps import JobCaps
-from wattherd.engine.power.energy_budget import Joules
+from wattherd.engine.power.energy_budget import EnergyBudgets
 from wattherd.engine.power.ramp import Ramps
 from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import WakeAt, wake_at
@@ -51,7 +52,7 @@ class PowerControl:
             own_tops=config.own_tops,
         )
         rules, self._tree = config.rules, config.tree
-        self.energy = Joules(self.watts)
+        self.energy = EnergyBudgets(self.watts)
         self._set_ramps(rules)
         self.caps = JobCaps(self.watts, rules, self.rises)
         # The site goes by two names where there is a tree: the empty one and that of its root.
@@ -159,7 +160,7 @@ class PowerControl:
         self.watts.expect(domain, self.budgets.soon(domain, now_s))
         self.aside.due = self.aside.active
 
-    def _notice_s(self, fall: Fall, jobs: Jobs) -> float:
+    def _notice_s(self, fall: BudgetFall, jobs: Jobs) -> float:
         """The longest grace of planned jobs, where a fall may leave some without their floors.
 
         Which job will have to stop is not known before it happens, so that the longest counts.

@@ -26,7 +26,7 @@ NEVER = "DependencyNeverSatisfied"
 """How Slurm calls it when what is waited for can never come."""
 
 
-class Unmet(NamedTuple):
+class UnmetDependency(NamedTuple):
     """A dependency that can never be met: how the job that has it ends, and why."""
 
     trigger: Trigger
@@ -40,13 +40,13 @@ def parents(spec: JobSpec) -> tuple[str, ...]:
 
 # Three kinds of dependencies, and their words, are Slurm's (afterok, afterany, afternotok): scripts
 # that name them mean the same here.
-def unmet(spec: JobSpec, parent: str, state: State) -> Unmet | None:
+def unmet(spec: JobSpec, parent: str, state: State) -> UnmetDependency | None:
     """Why `parent`, which is over, keeps a job from ever starting; None if it does not."""
     if state is State.SUCCEEDED:
         if parent in spec.after_notok:
-            return Unmet(Trigger.CANCEL, f"{parent} succeeded")
+            return UnmetDependency(Trigger.CANCEL, f"{parent} succeeded")
     elif parent in spec.after:
-        return Unmet(Trigger.FAIL, f"{parent} did not succeed")
+        return UnmetDependency(Trigger.FAIL, f"{parent} did not succeed")
     return None
 
 

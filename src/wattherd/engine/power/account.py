@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.power.budgets import Fall
+from wattherd.engine.power.budgets import BudgetFall
 from wattherd.engine.power.demand import ClassKey, DemandClasses, DemandRows
 from wattherd.engine.power.device_watts import as_mw, device_idle_mw, node_idle_mw
 from wattherd.engine.power.domain_headroom import (
@@ -62,12 +62,11 @@ from wattherd.engine.power.domain_loads import (
     footprint_of,
     told_apart,
 )
-from wattherd.engine.power.energy_price import Prices
 from wattherd.engine.power.feeds import NW, PPM, Feeds, one_domain
-from wattherd.engine.power.measured_demand import Demands
 from wattherd.engine.power.ramp import Ramps, Refusal
 from wattherd.engine.power.reasons import new_to_plan, too_late, too_little
 from wattherd.engine.power.sharing import Device, shared_devices
+from wattherd.engine.power.usable_curve import EnergyPrices, MeasuredDemands
 from wattherd.estimate.power_curve import (
     CurveOf,
     MixedCurve,
@@ -163,8 +162,8 @@ class PowerAccount:
         self._idle_nw = self._carried_idle()
         self._step_mw = [self._least_step_mw(model) for model in self._models]
         """From idle to the least that a GPU of each node runs with, of a job like any."""
-        self.prices = Prices(self._models, curve_of)
-        self.demands = Demands()
+        self.prices = EnergyPrices(self._models, curve_of)
+        self.demands = MeasuredDemands()
         # Budgets.
         self._own_w = [domain.budget_w for domain in self.feeds.tree.domains]
         """What each domain is held to."""
@@ -175,7 +174,7 @@ class PowerAccount:
         self._stated_w = {domain.name: domain.budget_w for domain in self.feeds.tree.domains}
         self._stated_nw: list[int | None] | None = None
         """`stated_nw`, None after a change: meters of a simulation ask at every event."""
-        self._soon: dict[int, list[Fall]] = {}
+        self._soon: dict[int, list[BudgetFall]] = {}
         """Budgets of domains that are to come, within which new jobs must fit."""
         self._set_limits()
         # Jobs.
@@ -291,7 +290,7 @@ class PowerAccount:
 
     # The site's own falls and those of the root go by two names and meet at one number: each name
     # keeps one fall, the lowest of which counts.
-    def expect(self, domain: str, fall: Fall | None) -> None:
+    def expect(self, domain: str, fall: BudgetFall | None) -> None:
         """A budget that new jobs must fit into because it comes soon; None: none does."""
         number = self.feeds.number_of(domain)
         if number is None:
@@ -477,7 +476,7 @@ class PowerAccount:
         carried_nw = used_nw[domain] + rise_nw[domain]
         return too_late(carried_nw - idle_nw, _nw(fall.budget_w) - idle_nw, fall, now_s, name)
 
-    def _lowest_soon(self, domain: int) -> Fall:
+    def _lowest_soon(self, domain: int) -> BudgetFall:
         return min(self._soon[domain], key=lambda fall: fall.budget_w)
 
     # Said of a job that was stopped already: its own watts are no longer in the plan, so that
@@ -504,7 +503,7 @@ class PowerAccount:
                 return True
         return False
 
-    def too_many(self, fall: Fall) -> bool:
+    def too_many(self, fall: BudgetFall) -> bool:
         """Whether a fall would leave less than the least needs of a domain's planned jobs."""
         domain = self.feeds.number_of(fall.domain)
         return domain is not None and self._planned_nw(domain) > _nw(fall.budget_w)

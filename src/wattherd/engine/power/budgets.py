@@ -19,7 +19,7 @@ STEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class BudgetFall:
     """From `begins_s` on, a domain (empty: the site) may draw `budget_w`."""
 
     begins_s: float
@@ -45,7 +45,7 @@ class Budgets:
         """What each source states now, by domain."""
         self.surprised_s: dict[str, float] = {}
         """When a budget last changed without being announced."""
-        self._coming: dict[str, list[Fall]] = {}
+        self._coming: dict[str, list[BudgetFall]] = {}
         self.pending = False
         """Whether anything is announced."""
 
@@ -59,12 +59,12 @@ class Budgets:
         return list(self._coming)
 
     @property
-    def announced(self) -> list[Fall]:
+    def announced(self) -> list[BudgetFall]:
         """All that is announced, the earliest first."""
         falls = (one for falls in self._coming.values() for one in falls)
         return sorted(falls, key=lambda one: (one.begins_s, one.domain))
 
-    def due(self, now_s: float) -> list[Fall]:
+    def due(self, now_s: float) -> list[BudgetFall]:
         """What was announced for a time that has come, the earliest first."""
         return [one for one in self.announced if one.begins_s <= now_s]
 
@@ -97,22 +97,24 @@ class Budgets:
         self, domain: str, begins_s: float, budget_w: float | None, source: str = ""
     ) -> None:
         """A budget is to change; a later word on the same time counts, None takes it back."""
-        fresh = [] if budget_w is None else [Fall(begins_s, budget_w, domain, source)]
+        fresh = [] if budget_w is None else [BudgetFall(begins_s, budget_w, domain, source)]
         same = (begins_s, source)
         known = self._coming.get(domain, ())
         others = [one for one in known if (one.begins_s, one.source) != same]
         self._keep(domain, sorted([*others, *fresh], key=lambda one: one.begins_s))
 
-    def _of(self, domain: str, source: str) -> list[Fall]:
+    def _of(self, domain: str, source: str) -> list[BudgetFall]:
         return [one for one in self._coming.get(domain, ()) if one.source == source]
 
-    def _keep(self, domain: str, coming: list[Fall]) -> None:
+    def _keep(self, domain: str, coming: list[BudgetFall]) -> None:
         self._coming.pop(domain, None)
         if coming:
             self._coming[domain] = coming
         self.pending = bool(self._coming)
 
-    def held_w(self, domain: str, now_s: float, grace_s: Callable[[Fall], float]) -> float | None:
+    def held_w(
+        self, domain: str, now_s: float, grace_s: Callable[[BudgetFall], float]
+    ) -> float | None:
         """What the guard must keep to now; `grace_s` is the notice that jobs need for a fall."""
         known = [self.stated_w.get(domain)]
         for fall in self._coming.get(domain, ()):
@@ -131,7 +133,7 @@ class Budgets:
         return self._rules.ramp_down_w_s if domain in self._site else None
 
     def next_s(
-        self, now_s: float, drawn_w: float, grace_s: Callable[[Fall], float]
+        self, now_s: float, drawn_w: float, grace_s: Callable[[BudgetFall], float]
     ) -> float | None:
         """When to look again; ramps matter once they are below what is stated and drawn."""
         times = []
@@ -162,7 +164,7 @@ class Budgets:
                 found.append((one.begins_s, dict(levels)))
         return found
 
-    def soon(self, domain: str, now_s: float) -> Fall | None:
+    def soon(self, domain: str, now_s: float) -> BudgetFall | None:
         """The lowest budget that comes within `refuse_s`, if any."""
         falls = [
             one

@@ -45,7 +45,7 @@ class EnergyAccount:
         return MARGIN * max(self.left_j, 0.0) / self.work_s if self.work_s else None
 
 
-class Joules:
+class EnergyBudgets:
     """Accounts of the live jobs that have an energy budget."""
 
     def __init__(self, watts: PowerAccount) -> None:

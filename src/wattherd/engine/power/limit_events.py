@@ -15,7 +15,7 @@ from types import MappingProxyType
 from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod
 
 
-class Opt(StrEnum):
+class OptState(StrEnum):
     """The answer to an event, in OpenADR's words."""
 
     IN = "optIn"
@@ -58,7 +58,7 @@ class EventBook:
         """What is known, by id."""
         return MappingProxyType(self._events)
 
-    def take(self, event: LimitEvent) -> Opt:
+    def take(self, event: LimitEvent) -> OptState:
         """Take in news of an event and answer it; old news gets the answer of what is known."""
         known = self._events.get(event.event_id)
         # Equal numbers pass: the same event is told again and again, perhaps with another status.
@@ -67,9 +67,9 @@ class EventBook:
         self._events[event.event_id] = event
         return self.opt(event)
 
-    def opt(self, event: LimitEvent) -> Opt:
+    def opt(self, event: LimitEvent) -> OptState:
         """Whether the site follows an event."""
-        return Opt.OUT if self.problem(event) else Opt.IN
+        return OptState.OUT if self.problem(event) else OptState.IN
 
     def problem(self, event: LimitEvent) -> str:
         """Why an event is declined; empty if it is not."""
@@ -93,6 +93,6 @@ class EventBook:
         return tuple(
             span
             for event in self._events.values()
-            if not event.cancelled and self.opt(event) is Opt.IN
+            if not event.cancelled and self.opt(event) is OptState.IN
             for span in event.spans
         )

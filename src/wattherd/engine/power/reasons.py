@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.power.budgets import Fall
+from wattherd.engine.power.budgets import BudgetFall
 from wattherd.engine.power.feeds import NW
 from wattherd.engine.power.ramp import Refusal
 from wattherd.model.reason import Reason, ReasonCode
@@ -35,7 +35,7 @@ def new_to_plan(job: JobRecord) -> bool:
     return not job.allocations and not job.wanted
 
 
-def too_late(need_nw: int, room_nw: int, fall: Fall, now_s: float, at: str = "") -> Reason:
+def too_late(need_nw: int, room_nw: int, fall: BudgetFall, now_s: float, at: str = "") -> Reason:
     """Why a job must not be started before a fall; nanowatts beside the rest of the plan."""
     name = f"the budget of {at}" if at else "the budget"
     return Reason(

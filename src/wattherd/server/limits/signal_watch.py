@@ -23,7 +23,7 @@ from urllib.parse import quote
 from wattherd.devices.signals.contract import SignalSite, SourceContact
 from wattherd.devices.signals.limit_sources import LimitListener, SiteLimitsNow, document, listening
 from wattherd.engine.core.core import Core
-from wattherd.engine.power.budgets import Fall
+from wattherd.engine.power.budgets import BudgetFall
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.server.journal.contract import JournalTime
@@ -181,7 +181,7 @@ class SignalWatch(PeriodicThread):
             self._keeper.tell(event)
 
 
-Known = tuple[float | None, tuple[Fall, ...]]
+Known = tuple[float | None, tuple[BudgetFall, ...]]
 """What the core holds of the signals: the level in force (None: no limit), and what is to come."""
 
 
@@ -250,7 +250,7 @@ def _falls(found: SiteLimitsNow | None, now_s: float) -> dict[float, tuple[float
     }
 
 
-def _same(begins_s: float, fall: Fall) -> bool:
+def _same(begins_s: float, fall: BudgetFall) -> bool:
     """Within half a second: two clocks do not agree to the millisecond."""
     return abs(begins_s - fall.begins_s) < 0.5
 
