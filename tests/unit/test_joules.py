@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.power.usable_curve import price_j, thriftiest_w, thrifty
 from wattherd.errors import UserError
-from wattherd.estimate.energy_limited_curve import price_j, thriftiest_w, thrifty
 from wattherd.estimate.power_curve import PowerCurve, concave_hull, prior_curve
 from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext

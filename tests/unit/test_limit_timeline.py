@@ -69,13 +69,6 @@ def test_the_lowest_of_a_stretch_is_the_least_of_its_moments(
     assert timeline.lowest_w(from_s, from_s + length) == min(moments)
 
 
-def test_the_next_fall_is_known_beforehand() -> None:
-    timeline = merged(BASE, [LimitPeriod(10, 20, 70, "a"), LimitPeriod(30, 40, 50, "b")], 0.0)
-    assert timeline.next_fall(0).start_s == 10
-    assert timeline.next_fall(10).start_s == 30
-    assert timeline.next_fall(30) is None
-
-
 @pytest.mark.parametrize("span", [(5, 5, 1.0), (5, 4, 1.0), (0, 1, -1.0), (0, 1, float("nan"))])
 def test_spans_that_cannot_be_kept_are_refused(span: tuple) -> None:
     with pytest.raises(UserError):

@@ -73,13 +73,6 @@ def test_between_best_and_worst_lie_forty_percent_to_five_times() -> None:
     assert worst["resnet50"] == max(worst.values()) == 0.867
 
 
-def test_only_what_loses_by_leaving_the_node_prefers_to_stay_together() -> None:
-    assert sensitivity_of("LM (batch size 5)").prefers_together()
-    assert not sensitivity_of("vgg16").prefers_together()  # loses within the node already
-    assert not sensitivity_of("some other model").prefers_together()
-    assert not sensitivity_of("ResNet-50 (batch size 64)").prefers_together(loss=0.2)
-
-
 def test_names_are_found_however_they_are_spelt() -> None:
     assert sensitivity_of("ResNet-50 (batch size 64)") is SENSITIVITIES["resnet50"]
     assert sensitivity_of("VGG-16") is SENSITIVITIES["vgg16"]

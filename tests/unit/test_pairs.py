@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.workload.pairs import SoloUse, read_alone, read_gavel_pairs, read_packed
+from wattherd.workload.pairs import SoloUse, read_alone, read_packed
 
 SINGLE = "model,dataset,batchsize,amp,speed,gpu_util,gmem,label\n"
 PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2,gpu_util\n"
@@ -45,40 +44,9 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path, line: str, field: str
     assert refused.value.field == field
 
 
-def gavel(tmp_path: Path, rates: object) -> Path:
-    path = tmp_path / "rates.json"
-    jobs = {
-        "('a', 1)": {"null": 10.0, "('b', 1)": rates},
-        "('b', 1)": {"null": 4.0},
-        "('b', 2)": {"null": 7.0},
-    }
-    path.write_text(json.dumps({"v100": jobs}))
-    return path
-
-
-def test_gavel_pairs_are_relative_to_alone(tmp_path: Path) -> None:
-    assert read_gavel_pairs(gavel(tmp_path, [5.0, 3.0]), "v100").speeds == {("a", "b"): (0.5, 0.75)}
-
-
-@pytest.mark.parametrize("rates", [[1.0], ["x", 1.0], None, [-1.0, 2.0]])
-def test_a_broken_gavel_pair_is_named(tmp_path: Path, rates: object) -> None:
-    with pytest.raises(UserError, match="no two rates") as refused:
-        read_gavel_pairs(gavel(tmp_path, rates), "v100")
-    assert refused.value.field == "('b', 1)"
-
-
-def test_an_unknown_worker_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no worker type"):
-        read_gavel_pairs(gavel(tmp_path, [1.0, 1.0]), "k80")
-
-
 @pytest.mark.data
 def test_public_measurements_are_what_their_authors_say(traces: Path) -> None:
     alone = read_alone(traces / "lucid" / "single_data.csv")
     packed = read_packed(traces / "lucid" / "colocate_info.csv")
     assert (len(alone), len(packed.speeds.speeds)) == (66, 1388)
     assert {name for pair in packed.utilisation for name in pair} <= set(alone)
-    pairs = read_gavel_pairs(traces / "gavel" / "simulation_throughputs.json.gz", "v100")
-    gains = [sum(both) for both in pairs.speeds.values() if min(both) > 0]
-    assert len(gains) == 636
-    assert sum(gain < 1.05 for gain in gains) == 143

@@ -112,7 +112,6 @@ def test_other_load_and_cooling_that_follows_are_drawn_where_they_hang() -> None
     plant = a_plant(other=other)
     let_pass(plant, 20)
     assert plant.levels_w() == pytest.approx([800, 870, 1600 + 100 + 160], rel=0.02)
-    assert plant.other_levels_w() == pytest.approx([0, 70, 100 + 160], rel=0.02)
 
 
 # --- knobs ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from wattherd.policy.queue.capacity import (
     user_limit,
     weighted_max_min,
 )
-from wattherd.policy.queue.drf import dominant_share, progressive_filling
+from wattherd.policy.queue.drf import dominant_share
 from wattherd.policy.queue.reclaim import Reclaim, budgets
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree, equal_queues
 
@@ -349,46 +349,11 @@ def test_impossible_reclaim_settings_are_refused(wrong: dict[str, float]) -> Non
 # --- dominant resource fairness ----------------------------------------------------------------
 
 
-def test_drf_of_the_paper_nine_cpus_and_eighteen_gb() -> None:
-    """NSDI'11, section 4.1: A's tasks need <1 CPU, 4 GB>, B's <3 CPU, 1 GB>."""
-    tasks = progressive_filling((9, 18), {"A": (1, 4), "B": (3, 1)})
-    assert tasks == {"A": 3, "B": 2}
+def test_dominant_shares_of_the_paper_nine_cpus_and_eighteen_gb() -> None:
+    """NSDI'11, section 4.1: three tasks of <1 CPU, 4 GB> have as much as two of <3 CPU, 1 GB>."""
     assert dominant_share((3, 12), (9, 18)) == dominant_share((6, 2), (9, 18)) == 2 / 3
 
 
-def test_drf_gives_twice_the_dominant_share_for_twice_the_weight() -> None:
-    weights = {"A": (2.0, 2.0), "B": (1.0, 1.0)}
-    tasks = progressive_filling((300, 300), {"A": (1, 0), "B": (1, 0)}, weights)
-    assert tasks == {"A": 200, "B": 100}
-
-
-@given(
-    demands=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(any), min_size=2, max_size=4
-    )
-)
-def test_drf_shares_alike_and_envies_nobody(demands: list[tuple[int, int]]) -> None:
-    """Sharing incentive and envy-freeness (section 3), up to the task that is not divisible."""
-    capacity, users = (500, 500), [str(number) for number in range(len(demands))]
-    named = dict(zip(users, demands, strict=True))
-    tasks = progressive_filling(capacity, named)
-    held = {user: [tasks[user] * need for need in named[user]] for user in users}
-    assert all(sum(held[user][r] for user in users) <= capacity[r] for r in (0, 1))
-    for user in users:
-        needs = [(r, need) for r, need in enumerate(named[user]) if need]
-        assert tasks[user] >= min(capacity[r] // (len(users) * need) for r, need in needs) - 9
-        for other in users:
-            assert tasks[user] >= min(held[other][r] // need for r, need in needs) - 9
-
-
-@pytest.mark.parametrize(
-    ("demands", "weights", "told"),
-    [
-        ({"A": (0, 0)}, {}, "user A: demand: a task that needs [0, 0] has no share"),
-        ({"A": (1, 0)}, {"A": (1.0, 0.0)}, "user A: weight: [1.0, 0.0] are no weights"),
-    ],
-)
-def test_drf_refuses_what_has_no_end(demands: Any, weights: Any, told: str) -> None:
-    with pytest.raises(UserError) as caught:
-        progressive_filling((9, 18), demands, weights)
-    assert str(caught.value) == f"{told} (hint: above zero)"
+def test_twice_the_weight_is_half_the_dominant_share() -> None:
+    assert dominant_share((3, 12), (9, 18), (1, 2)) == 1 / 3
+    assert dominant_share((5, 12), (0, 18)) == 2 / 3  # a resource that nobody has

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from wattherd.cli.options import parse_seeds
 from wattherd.cli.output import printed, prints
-from wattherd.cli.progress import counted
 from wattherd.errors import UserError
+
+_T = TypeVar("_T")
 
 if TYPE_CHECKING:
     from wattherd.experiments.published.checks import FigureCheck
@@ -72,7 +75,7 @@ def reproduce(
     )
     if paper in PLACEMENT:
         _say_how(wish)
-    checks = list(counted(RUNNERS[paper](wish), paper))
+    checks = list(_counted(RUNNERS[paper](wish), paper))
     failed = [check for check in checks if not check.holds]
     if bins:
         _write_bins(bins, checks)
@@ -133,3 +136,16 @@ def _show(paper: str, checks: list[FigureCheck], output: str) -> None:
         ],
         right_from=3,
     )
+
+
+def _counted(items: Iterable[_T], what: str) -> Iterator[_T]:
+    """Pass `items` on while a line on stderr counts them, where their number is not known."""
+    if not sys.stderr.isatty() or os.environ.get("WATTHERD_NO_PROGRESS"):
+        yield from items
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) as status:
+        for number, item in enumerate(items, start=1):
+            status.update(f"{what}: {number} figures")
+            yield item

@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.catalog.gpus import GpuModel
 from wattherd.errors import UserError
-from wattherd.estimate.measured_curve import JobCurve, MeasuredPoint
+from wattherd.estimate.measured_curve import MeasuredPoint
 from wattherd.estimate.power_curve import PRIOR_EXPONENT, PowerCurve, concave_hull
 
 # --- Isotonic regression: the nearest sequence that never falls, by pool adjacent violators.
@@ -120,13 +119,6 @@ class CurvePrior:
         apart = (logs[:, None] - logs[None, :]) / LENGTH
         smooth = SHAPE_SD**2 * np.exp(-0.5 * apart**2)
         return np.asarray(scale_sd**2 + smooth + ROUGH_SD**2 * np.eye(len(logs)))
-
-
-def gpu_prior(gpu: GpuModel, caps_w: Sequence[float], devices: int = 1) -> CurvePrior:
-    """The prior of a job on `devices` of a GPU type that may be capped at `caps_w`."""
-    return CurvePrior(
-        caps_w=tuple(sorted(caps_w)), idle_w=gpu.idle_w, max_w=gpu.max_w, devices=devices
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +225,6 @@ class LearnedCurve:
         """Relative uncertainty of the rate at every cap (K,)."""
         return np.asarray(np.sqrt(np.diag(self.rate.covariance)))
 
-    def watts_sd(self) -> Floats:
-        """Relative uncertainty of the watts at every cap (K,)."""
-        return np.asarray(np.sqrt(np.diag(self.watts.covariance)))
-
-    def least_known(self) -> float:
-        """The cap of which a sample would teach most; the higher of equals."""
-        doubt = np.diag(self.rate.covariance) + np.diag(self.watts.covariance)
-        last = len(doubt) - 1 - int(np.argmax(doubt[::-1]))
-        return self.prior.caps_w[last]
-
     def points(self) -> tuple[MeasuredPoint, ...]:
         """Cap, watts and rate at every cap, by cap; neither watts nor rate ever falls."""
         rates = np.exp(_rising(self.rate))
@@ -251,10 +233,6 @@ class LearnedCurve:
             MeasuredPoint(cap, float(drawn), float(rate))
             for cap, drawn, rate in zip(self.prior.caps_w, watts, rates, strict=True)
         )
-
-    def job_curve(self, job: str, weight: float = 1.0) -> JobCurve:
-        """For an allocator, which may add a pause to the choices (`JobCurve.choices`)."""
-        return JobCurve(job=job, points=self.points(), weight=weight, devices=self.prior.devices)
 
     def hull(self, *, paused_w: float | None = None) -> PowerCurve:
         """Concave hull of the whole job's (watts, rate), from a pause at `paused_w` if given."""

@@ -46,13 +46,6 @@ class Sensitivity:
         known = [one for one in self.kept if one <= reach]
         return self.kept[max(known)] if known else 1.0
 
-    def prefers_together(self, loss: float = 0.1) -> bool:
-        """Whether leaving the node costs more than `loss` of the speed.
-
-        Tiresias (NSDI'19) consolidates such jobs only and lets others spread.
-        """
-        return self.factor(GangReach.BEYOND) < (1 - loss) * self.factor(GangReach.NODE)
-
 
 INSENSITIVE = Sensitivity()
 

@@ -208,10 +208,6 @@ class PowerPlant:
         """True draw (F + 1,) of feeds and site, other load and all."""
         return self._levels_w
 
-    def other_levels_w(self) -> Floats:
-        """Other load (F + 1,) on and below each level."""
-        return np.asarray(self._upper @ self.other_w)
-
     def order(self, orders: Orders) -> None:
         """Send orders off; they take effect after the knob's and the outlets' delays."""
         fault = self.fault

@@ -1,24 +1,20 @@
-"""Measurements of jobs that share a GPU: Lucid's (ASPLOS'23) and Gavel's (OSDI'20).
+"""Lucid's measurements (ASPLOS'23) of jobs that share a GPU.
 
-Lucid: `single_data.csv` has one line for each of 66 training jobs alone on an RTX 3090, with GPU
+`single_data.csv` has one line for each of 66 training jobs alone on an RTX 3090, with GPU
 utilisation (percent) and memory (MB); `colocate_info.csv` one for each pair that was packed, with
-both speeds relative to alone, and the utilisation of the GPU. Gavel: throughputs of pairs stand in
-the file that `workload.gavel.read_throughputs` reads those of single jobs from.
+both speeds relative to alone, and the utilisation of the GPU.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.estimate.interference import Pair, PairSpeeds
-from wattherd.workload.source import opened, shown
+from wattherd.workload.source import shown
 from wattherd.workload.table import Layout, rows
 
 _KEYS = ("model", "dataset", "batchsize", "amp")
@@ -27,7 +23,6 @@ PAIRS = Layout(
     kind="table of packed pairs",
     required=(*(f"{key}{n}" for n in (1, 2) for key in (*_KEYS, "speed")), "gpu_util"),
 )
-_MAX_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,40 +87,3 @@ def _number(cell: str, where: str, name: str, most: float = math.inf) -> float:
         hint = f"a number from 0 to {most:g}" if most < math.inf else "a number of zero or more"
         raise UserError(f"{shown(cell)} is no such number", where=where, field=name, hint=hint)
     return value
-
-
-def read_gavel_pairs(path: Path, worker_type: str) -> PairSpeeds:
-    """Speeds of packed pairs of single-GPU jobs on a worker type, relative to each alone.
-
-    Pairs that do not run together (out of memory: 0) have both speeds 0.
-
-    Raises:
-        UserError: no JSON, no such worker type, or a pair that is no two numbers.
-    """
-    with opened(path) as stream:
-        text = stream.read(_MAX_BYTES)
-    try:
-        whole = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"not JSON: {error}", where=str(path)) from None
-    if not isinstance(whole, dict) or not isinstance(whole.get(worker_type), dict):
-        raise UserError(f"no worker type {shown(worker_type)} in it", where=str(path))
-    return PairSpeeds(dict(_relative(whole[worker_type], f"{path}: {worker_type}")))
-
-
-def _relative(jobs: dict[str, Any], where: str) -> Iterator[tuple[Pair, tuple[float, float]]]:
-    alone = {
-        name: float(found["null"])
-        for name, found in jobs.items()
-        if isinstance(found, dict) and isinstance(found.get("null"), int | float)
-    }
-    kinds = {name: match[1] for name in alone if (match := re.fullmatch(r"\('(.+)', 1\)", name))}
-    for name, kind in kinds.items():
-        for other in sorted(kinds.keys() & jobs[name].keys()):
-            rates = jobs[name][other]
-            good = isinstance(rates, list) and len(rates) == 2
-            if not good or not all(isinstance(one, int | float) and one >= 0 for one in rates):
-                problem = f"{shown(repr(rates))} of {shown(name)} are no two rates"
-                raise UserError(problem, where=where, field=other, hint="steps per second")
-            if alone[name] and alone[other]:
-                yield (kind, kinds[other]), (rates[0] / alone[name], rates[1] / alone[other])

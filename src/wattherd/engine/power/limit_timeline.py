@@ -60,16 +60,6 @@ class LimitTimeline:
             span.limit_w for span in self.spans if span.start_s <= until_s and from_s < span.end_s
         )
 
-    def next_fall(self, after_s: float) -> LimitPeriod | None:
-        """The first span to come that is lower than the one before it."""
-        held = self.at(after_s)
-        for span in self.spans:
-            if span.start_s > after_s:
-                if span.limit_w < held.limit_w:
-                    return span
-                held = span
-        return None
-
 
 # Cut where anything begins or ends, then ask who is lowest in each piece: quadratic in the number
 # of spans that hold at once, of which there are a few. Equal neighbours are joined, so that nobody
