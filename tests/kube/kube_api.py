@@ -141,7 +141,7 @@ class KubeApi:
         assert status in (http.client.CREATED, http.client.CONFLICT), answer
 
     def fleet(self, nodes: Iterable[Object]) -> list[str]:
-        """Nodes carried by KWOK, once they are Ready and untainted; their names."""
+        """Nodes carried by KWOK, once they are Ready and untainted; their names. All or none."""
         names = [made["metadata"]["name"] for made in self.create_all("/api/v1/nodes", nodes)]
         wanted = set(names)
 
@@ -152,7 +152,11 @@ class KubeApi:
                 if is_ready(node)
             }
 
-        wait_until(all_ready, f"{len(names)} nodes Ready", every_s=0.2)
+        try:
+            wait_until(all_ready, f"{len(names)} nodes Ready", every_s=0.2)
+        except BaseException:
+            self.remove_nodes(names)  # or whoever tries once more finds them there
+            raise
         return names
 
     def token(self, namespace: str, account: str) -> str:

@@ -28,7 +28,7 @@ from wattherd.testing.builders import a_node as a_machine
 
 MODEL = "A100-40GB"
 TOP_W, IDLE_W, LOWEST_W = GPUS[MODEL].max_w, GPUS[MODEL].idle_w, 100.0
-NOTES = ("gpus-at-rest", "agent-problem", "draw-w", "draw-at")
+NOTES = ("gpus-at-rest", "agent-since", "agent-problem", "draw-w", "draw-at")
 
 
 class Machine:

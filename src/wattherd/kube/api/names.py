@@ -80,6 +80,8 @@ AT_REST = OURS + "gpus-at-rest"
 """Annotation: in which boot all GPUs are at their lowest cap but those of these pods, by uid."""
 NODE_LIMIT = OURS + "node-limit"
 """Annotation, by operators or whoever leads: what the node may draw as a whole, as in `6kW`."""
+AGENT_SINCE = OURS + "agent-since"
+"""Annotation: when its agent, which has held caps since, began."""
 AGENT_PROBLEM = OURS + "agent-problem"
 """Annotation: what keeps the agent from metering or capping."""
 

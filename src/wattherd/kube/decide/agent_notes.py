@@ -52,6 +52,7 @@ def limits_labels(gpus: Sequence[GpuState]) -> dict[str, str]:
 class NodeNotes:
     """Decides when a node's own notes are worth a write."""
 
+    _since: str = ""
     _labels: Mapping[str, str] = field(default_factory=dict)
     _problem: str = ""
     _at_rest: str | None = None
@@ -80,7 +81,10 @@ class NodeNotes:
                 return None
         self._labels, self._problem, self._draw_w, self._at_s = labels, problem, draw_w, now_s
         self._at_rest = at_rest
-        annotations = {names.AGENT_PROBLEM: problem} if problem else {}
+        self._since = self._since or stamp
+        annotations = {names.AGENT_SINCE: self._since}
+        if problem:
+            annotations[names.AGENT_PROBLEM] = problem
         if at_rest is not None:
             annotations[names.AT_REST] = at_rest
         if draw_w is not None:

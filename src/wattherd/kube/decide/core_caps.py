@@ -7,7 +7,8 @@ binding, so that the agent knows of it no later than of the pod.
 
 An agent that lets `WAIT_S` pass has died: the pods that it was to cap are stopped where a budget
 does not bear them without (`budget_enforcer`). Nothing more starts on its node, under a cap that
-nobody sets, until it answers, or was asked for nothing during `CLOSED_S`.
+nobody sets, until it answers, tells otherwise that it holds caps, or was asked for nothing during
+`CLOSED_S`.
 
 An order that leaves no trace on a pod is given again. Of pods that nobody can cap (no agent, shared
 GPUs, bound by others) the core has a curve of one point: what it orders for them is in force as it
@@ -24,7 +25,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.api import names
-from wattherd.kube.api.objects import Pod
+from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.facts.orders import CapPod
 from wattherd.kube.facts.stopping import WAIT_S
 from wattherd.kube.facts.workload import Workload
@@ -82,6 +83,8 @@ class CoreCaps:
     _unheard: dict[str, _Unheard] = field(default_factory=dict)
     _closed: dict[str, float] = field(default_factory=dict)
     """By node whose agent does not answer: when it is tried again."""
+    _shows: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    """By node what its agent tells once it has held caps: what it promises, since when it works."""
 
     def forget_all(self) -> None:
         """Another core leads."""
@@ -93,6 +96,22 @@ class CoreCaps:
         """A pod changed, or is gone."""
         if uid in self._stale and self._shown(uid)[1] != self._stale[uid]:
             del self._stale[uid]
+
+    def node_seen(self, node: Node) -> bool:
+        """A node is there, or changed: whether it is open again.
+
+        Its pods may all be gone that its agent did not answer for: nothing but what the agent tells
+        of the node itself shows then that it works.
+        """
+        name, note = node.metadata.name, node.metadata.annotation
+        shows = note(names.AT_REST), note(names.AGENT_SINCE)
+        before = self._shows.get(name, shows)
+        self._shows[name] = shows
+        return before != shows and self._closed.pop(name, None) is not None
+
+    def node_gone(self, name: str) -> None:
+        """A node was deleted."""
+        self._shows.pop(name, None)
 
     @property
     def at_work(self) -> bool:

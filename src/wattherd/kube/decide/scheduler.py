@@ -185,6 +185,7 @@ class KubeScheduler:
         for pod in self.unfenced.ghosts(node):
             self.pod_seen(pod, 0.0)
         self._strike_all(self._rest.node_seen(node))
+        self._dirty |= self._caps.node_seen(node)
 
     def _judged(self, facts: NodeFacts) -> NodeFacts:
         return replace(facts, problem=facts.problem or self._closed.get(facts.name, ""))
@@ -227,6 +228,7 @@ class KubeScheduler:
         self._dirty = self._watts_moved = True
         self._strike_all(self.unfenced.node_gone(name))
         self._strike_all(self._rest.node_gone(name))
+        self._caps.node_gone(name)
 
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended is as one that is gone."""
