@@ -20,6 +20,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from failing_calls import Site as Call
 from failing_calls import sites_of, watching
+from serving import WATTHERD, Serving
 
 from wattherd.errors import ClusterError, UserError, WattherdError
 from wattherd.model.event import BudgetChanged
@@ -193,3 +194,21 @@ def test_a_start_outlives_calls_that_fail_or_says_why(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_start_outlives_each_call_that_fails_or_says_why(tmp_path: Path) -> None:
     tried(tmp_path, None)
+
+
+def test_a_service_starts_and_works_where_nothing_can_be_said(tmp_path: Path) -> None:
+    """Its log lies on a full disk, or whoever read it has gone."""
+    serving = Serving(tmp_path / "state")
+    with Path("/dev/full").open("ab") as full:
+        serving.process = subprocess.Popen(
+            [*WATTHERD, "serve", "--state", str(serving.state), "--port", str(serving.port),
+             "--slots", "1", "--log", "text"],
+            stderr=full,
+        )  # fmt: skip
+    try:
+        serving.errors.write_text("")
+        serving.ready()
+        job = serving.ask("jobs", {"run": "true"})["id"]
+        serving.wait_for(job, "Succeeded")
+    finally:
+        serving.end()

@@ -17,7 +17,7 @@ import click
 from wattherd.cli.kube_clusters import clusters
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
-from wattherd.cli.listening import address_of, answering, listen
+from wattherd.cli.listening import address_of, answering, listen, say
 from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 
@@ -59,9 +59,9 @@ def tell_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """Write what is new and, once nothing is wrong any more, that it is over; `now` as a list."""
     for one in now:
         if one not in before:
-            click.echo(f"trouble: {one}", err=True)
+            say(f"trouble: {one}")
     if before and not now:
-        click.echo("trouble: over", err=True)
+        say("trouble: over")
     return list(now)
 
 
@@ -137,7 +137,7 @@ def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
         live = live_scheduler(KubeOptions(**chosen))
         tell(scheduler_checkup(live))
         if live.scheduler.choice is not None:
-            click.echo(f"planned by {live.scheduler.choice.name}", err=True)
+            say(f"planned by {live.scheduler.choice.name}")
         told = f"wattherd schedules pods with schedulerName: {chosen['name']}"
         _work(live, told, _pages(live, dashboard))
 
@@ -199,7 +199,7 @@ def _work(
     with troubles_told(lambda: live.feed.complaints), _tidied(live.feed):
         live.begin()
         try:
-            click.echo(told, err=True)
+            say(told)
             with beside or nullcontext():
                 over.wait()
         finally:
@@ -231,7 +231,7 @@ def _pages(live: LiveScheduler, dashboard: str | None) -> AbstractContextManager
 def _served(pages: Pages, listener: socket.socket) -> Iterator[None]:
     host, port = listener.getsockname()[:2]
     pages.begin()
-    click.echo(f"dashboard on http://{host}:{port}", err=True)
+    say(f"dashboard on http://{host}:{port}")
     try:
         yield
     finally:
@@ -260,9 +260,7 @@ def extender(
     tls = _tls(host, tls_cert, tls_key, client_ca)
     listener = listen(host, port)
     shown = listener.getsockname()[:2]
-    click.echo(
-        f"wattherd answers on {'https' if tls else 'http'}://{shown[0]}:{shown[1]}", err=True
-    )
+    say(f"wattherd answers on {'https' if tls else 'http'}://{shown[0]}:{shown[1]}")
     with answering(health) as tell:
         try:
             from wattherd.server.kube.answering import extender_server

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.listening import answering
+from wattherd.cli.listening import answering, say
 from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 
@@ -61,7 +61,7 @@ def cap_helper(socket: Path, **chosen: Any) -> None:
     helper.begin()
     try:
         found = len(helper.bench.devices)
-        click.echo(f"wattherd holds caps of {found} GPUs for {socket}", err=True)
+        say(f"wattherd holds caps of {found} GPUs for {socket}")
         over.wait()
     finally:
         helper.close()
@@ -86,7 +86,7 @@ def claims_plugin(plugins: Path, registry: Path) -> None:
     plugin, over = ClaimsPlugin(plugins, registry), _until_told()
     plugin.begin()
     try:
-        click.echo(f"wattherd answers kubelets at {plugin.endpoint}", err=True)
+        say(f"wattherd answers kubelets at {plugin.endpoint}")
         over.wait()
     finally:
         plugin.close()
@@ -130,13 +130,13 @@ def agent(
     )
     live = compose.live_agent(
         options, helper=helper, bench=bench, kubeconfig=kubeconfig, context=context,
-        say=lambda text: click.echo(f"wattherd: {text}", err=True),
+        say=lambda text: say(f"wattherd: {text}"),
     )  # fmt: skip
     over = _until_told()
     with answering(health, compose.agent_checkup(live)):
         live.begin()
         try:
-            click.echo(f"wattherd is the agent of node {node}", err=True)
+            say(f"wattherd is the agent of node {node}")
             over.wait()
         finally:
             live.close()
@@ -210,12 +210,12 @@ def pools(
         gpu_w=watts(gpu_power, field="--gpu-power"),
         **chosen,
     )
-    live = pooling.live_pools(options, lambda text: click.echo(f"wattherd: {text}", err=True))
+    live = pooling.live_pools(options, lambda text: say(f"wattherd: {text}"))
     over = _until_told(live.feed.unwanted)
     with answering(health, pooling.pools_checkup(live)):
         live.begin()
         try:
-            click.echo("wattherd looks after the pool", err=True)
+            say("wattherd looks after the pool")
             over.wait()
         finally:
             live.close()

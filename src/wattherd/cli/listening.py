@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,3 +85,12 @@ def answering(
         yield server.tell
     finally:
         server.close()
+
+
+def say(text: str) -> None:
+    """Tell people something, if they can be told: who keeps running must not end by its talk.
+
+    Where the log is on a full disk, or its reader has gone, writing fails.
+    """
+    with contextlib.suppress(OSError, ValueError):  # the latter of a stream that was closed
+        click.echo(text, err=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wattherd.cli.listening import listen_on
+from wattherd.cli.listening import listen_on, say
 from wattherd.cli.signals import on_signals
 from wattherd.errors import UserError
 
@@ -104,14 +104,14 @@ def serve(
     logs.enter_context(logging_to(sys.stderr, found.log))
     status = StatusServer(url=url, ca_file=str(found.tls_cert or ""))
     site = open_site(found, status, accept_store=accept_store)
-    click.echo(f"wattherd serves {url} (state in {found.state})", err=True)
+    say(f"wattherd serves {url} (state in {found.state})")
     for note in (
         *site.notes,
         *account_notes,
         *limit_notes,
         *_door_notes(found, asks=not desk.open),
     ):
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     housekeeping = Housekeeping(lambda: site.keeper.standing.seq)
     housekeeping.begin()
     try:

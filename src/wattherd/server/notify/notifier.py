@@ -153,6 +153,8 @@ class Notifier(PeriodicThread):
             entry = self._kept + 1
             self.notes = (f"notifications from entry {entry} on may come twice (with the same id)",)
         self._waiting: list[_Delivery] = []
+        self._waits = ""
+        """Why nothing can be taken or noted at the moment."""
         self._held: dict[tuple[str, str], int] = {}
         """Users of whom enough waits, each with the last entry that was read for them."""
         self._busy: dict[str, _Delivery] = {}
@@ -175,7 +177,11 @@ class Notifier(PeriodicThread):
             self._dispatch()
             self._keep()
         except (StoreFailure, UserError) as failure:
-            _LOG.warning("notifications wait: %s", failure)
+            if str(failure) != self._waits:  # not every round: the log may be on the full disk
+                _LOG.warning("notifications wait: %s", failure)
+            self._waits = str(failure)
+        else:
+            self._waits = ""
 
     # What is to be told -------------------------------------------------------------------------
 
