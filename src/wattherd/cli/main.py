@@ -66,6 +66,8 @@ COMMANDS = {
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
     "report": ("wattherd.cli.report:report", "A run, or a live site's past, as one page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),
+    "import": ("wattherd.cli.import_site:import_site", "A log of Slurm and others as a scenario."),
+    "export": ("wattherd.cli.import_site:export", "Jobs in the Standard Workload Format."),
     "sim": ("wattherd.cli.sim:sim", "Simulate placement and scheduling."),
     "bench": ("wattherd.cli.bench:bench", "Rank schedulers, power sharing, placement."),
     "cache": ("wattherd.cli.cache:cache", "Kept results of simulations: see, clear."),

@@ -27,7 +27,7 @@ from wattherd.library.table import Table
 from wattherd.spelling import hint_for
 from wattherd.store.result_cache import ResultCache, cache_folder
 from wattherd.store.run_dir import RunDir
-from wattherd.workload.cluster_text import parse_cluster
+from wattherd.workload.cluster_text import read_cluster
 from wattherd.workload.scenario import Scenario, beside, validated
 
 SWEEP_FILE = "sweep.json"
@@ -208,7 +208,7 @@ def checked(workload: str, scenario: Scenario, seeds: Sequence[int]) -> list[Sch
             power_policy(name)
     for budget in scenario.budgets:
         parse_budget(budget)
-    parse_cluster(scenario.cluster, known=GPUS)
+    read_cluster(scenario.cluster, known=GPUS)
     file = Path(scenario.jobs.file)
     if not file.exists():
         hint = "write the path from here, or an absolute one"

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.spelling import hint_for, nearest
+from wattherd.workload.openb import read_nodes
 
 CPU_MILLI_PER_GPU = 12_000
 MEMORY_MIB_PER_GPU = 61_440
 MAX_NODES = 100_000
+NODE_LIST_ENDS = (".csv", ".csv.gz")
+"""What the name of a node list ends with."""
 FAMILY = {"v100": "V100M16", "a100": "A100"}
 """Families as trace authors write them."""
 _FORM = "write 16x4:T4, 8x8:H100+16x4:A100, or V100M16=8,P100=16"
+
+
+def read_cluster(text: str, *, known: Collection[str]) -> ClusterSpec:
+    """The cluster of a text, or of the node list that the text names (`nodes.csv`).
+
+    Raises:
+        UserError: neither a form of `parse_cluster` nor a usable node list.
+    """
+    if text.endswith(NODE_LIST_ENDS):
+        return read_nodes(Path(text), known=known)
+    return parse_cluster(text, known=known)
 
 
 def parse_cluster(text: str, *, known: Collection[str]) -> ClusterSpec:

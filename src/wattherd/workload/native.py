@@ -394,6 +394,28 @@ def _role_values(found: Any, place: CellPlace) -> list[dict[str, Any]]:
     return roles
 
 
+def native_line(job: JobSpec) -> str:
+    """The job as one JSON line, which `read_jobs` reads as the same job."""
+    stated = {
+        one.name: getattr(job, one.name)
+        for one in fields(JobSpec)
+        if one.name in REQUIRED or (one.name in FIELDS and getattr(job, one.name) != one.default)
+    }
+    if "labels" in stated:
+        stated["labels"] = dict(job.labels)
+        if not job.labels:
+            del stated["labels"]
+    roles = [
+        {
+            one.name: getattr(role, one.name)
+            for one in fields(TaskRole)
+            if getattr(role, one.name) != one.default
+        }
+        for role in job.roles
+    ]
+    return json.dumps(stated | {ROLES: roles})
+
+
 DEPENDENCY_FIELDS = ("after", "after_any", "after_notok")
 """Where a job says whom it waits for."""
 

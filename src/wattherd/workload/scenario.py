@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from wattherd.errors import UserError
 from wattherd.validation import misfit
+from wattherd.workload.cluster_text import NODE_LIST_ENDS
 from wattherd.workload.tree_spec import DomainSpec
 from wattherd.workload.yaml_lines import lines_of
 from wattherd.yaml_fields import fields_of
@@ -179,7 +180,7 @@ TreeSpec = Annotated[
 class Scenario(_Strict):
     """What to simulate; `sim compare` runs every policy with every way of sharing every budget."""
 
-    cluster: str = Field(description="16x4:T4, or V100M16=8,P100=16")
+    cluster: str = Field(description="16x4:T4, or V100M16=8,P100=16, or a node list: nodes.csv")
     node_idle_w: float = Field(default=0.0, ge=0, description="draw of a node beside its GPUs")
     jobs: JobsFile
     preset: str = "pollux-osdi21"
@@ -303,6 +304,8 @@ def beside(scenario: Scenario, folder: Path) -> Scenario:
         update={name: _expanded(path, folder) if path else None for name, path in paths.items()}
     )
     changed: dict[str, Any] = {"jobs": found}
+    if scenario.cluster.endswith(NODE_LIST_ENDS):
+        changed["cluster"] = _expanded(scenario.cluster, folder, "cluster")
     if isinstance(scenario.power_tree, str):
         changed["power_tree"] = _expanded(scenario.power_tree, folder, "power_tree")
     if scenario.rates is not None and not scenario.rates.startswith(("http://", "https://")):

@@ -25,7 +25,7 @@ from wattherd.sim.machines import SwitchTimes
 from wattherd.spelling import hint_for
 from wattherd.units import seconds
 from wattherd.workload.budget_text import parse_steps
-from wattherd.workload.cluster_text import parse_cluster
+from wattherd.workload.cluster_text import read_cluster
 from wattherd.workload.power_profiles import Profiles, built_in, read_profiles
 from wattherd.workload.rates_file import read_rates
 from wattherd.workload.scenario import (
@@ -106,7 +106,7 @@ def _preset(scenario: Scenario) -> PublishedSimulator:
 
 
 def _cluster(scenario: Scenario) -> ClusterSpec:
-    cluster = parse_cluster(scenario.cluster, known=GPUS)
+    cluster = read_cluster(scenario.cluster, known=GPUS)
     if not scenario.node_idle_w:
         return cluster
     return ClusterSpec(tuple(replace(node, idle_w=scenario.node_idle_w) for node in cluster.nodes))
