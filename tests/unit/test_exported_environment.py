@@ -30,6 +30,11 @@ PASSED = {
     "GIT_REMOTE": "ssh://git@git.example/x",
     "XLA_FLAGS": "--xla_config=a --xla_design=b",
     "SASROOT": "/sas",
+    "TASK": "disk-usage-of-the-cluster",
+    "MODEL": "/data/hf_models/llama",
+    "SKL": "/data/sk-learn-benchmarks-and-more-of-that-kind",
+    "WHEELS": "/src/pypi-mirror",
+    "BYPASS_FILES": "1",
     "JOBS_SEEN_AT": "https://x.example/a?page=2 & ann@example.org",
 }
 SECRETS = {
@@ -79,6 +84,22 @@ SECRETS = {
     "SLASHED": "redis://ann:p/w@db",
     "CURL_OPTIONS": "-H Authorization: Bearer abc",
     "JAVA_OPTS": "-Djavax.net.ssl.keyStorePassword=pw",
+    "PGPASSFILE": "/p",
+    "BORG_PASSCOMMAND": "pass borg",
+    "GH": "ghp_" + "a1B2" * 9,
+    "GH_FINE": "github_pat_" + "11ABC_" * 6,
+    "GL": "glpat-" + "aB3_" * 5,
+    "SLK": "xoxb" + "-12345-abcdef",
+    "PAY": "sk_live" + "_abcdefgh123",
+    "LLM": "sk-" + "ant-api03-abcdefghij",
+    "LLM_OLD": "sk-" + "a1B2" * 12,
+    "HUB": "hf_" + "aBcD" * 8,
+    "WHO": "AKIA" + "IOSFODNN7EXAMPLE",
+    "MAPS": "AIza" + "SyA1" * 9,
+    "OURS": "wh_4b8487a0_" + "aB3_" * 8,
+    "SESSION": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc",
+    "CHAT": "https://hooks.slack.com/services/T0/B0/abc",
+    "ARGS": "--flag=1 --value ghp_" + "a1B2" * 9,
 }
 NOT_FOR_JOBS = {
     "HOME": "/home/ann",
@@ -210,3 +231,11 @@ def test_both_words_for_one_thing_are_refused() -> None:
         shell.with_environment(
             {"export": "ALL", "environment": {"variables": {"A": "1"}}}, "http://127.0.0.1"
         )
+
+
+@pytest.mark.parametrize("word", ["all", "None"])
+def test_a_word_in_small_letters_leads_to_the_one_that_is_meant(word: str) -> None:
+    with pytest.raises(UserError) as refused:
+        exported(word, {"PATH": "/bin"})
+    assert refused.value.hint == f"did you mean {word.upper()}?"
+    assert exported(word, {word: "a variable of that name"}) == {word: "a variable of that name"}

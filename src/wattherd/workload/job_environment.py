@@ -53,7 +53,8 @@ KEPT = frozenset({"WATTHERD_SERVER", "WATTHERD_CA"})
 SECRET = re.compile(
     r"(TOKENS?|PASSWD|PASSPHRASE|PASSPHRASES|CREDENTIALS?|CREDS|COOKIES?|KEYS?"
     r"|AUTH|AUTHORIZATION|ASKPASS|JWT|BEARER)\d*(_|$)"
-    r"|(^|_)(PASS|PWD|PAT|DSN|SAS)\d*(_|$)|PRIVATE_|CONNECTION_?STRING|SECRET|PASSWORD|WEBHOOK",
+    r"|(^|_)(PASS|PWD|PAT|DSN|SAS)\d*(_|$)|PRIVATE_|CONNECTION_?STRING|SECRET|PASSWORD|WEBHOOK"
+    r"|PASS(FILE|COMMAND)",
     re.IGNORECASE,
 )
 """Names of secrets: a part of them ends so. TOKENIZERS_PARALLELISM is none."""
@@ -67,6 +68,16 @@ SECRET_VALUE = re.compile(
     re.IGNORECASE,
 )
 """A private key, an address with a password or token in it, or `password=...` and its kin."""
+ISSUED = re.compile(
+    r"(?<![A-Za-z0-9])("
+    r"gh[pousr]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{15}|xox[a-z]-[\w-]{8}|xapp-[\w-]{8}"
+    r"|[sr]k_(live|test)_\w{8}|sk-(ant|proj|svcacct|or)-[\w-]{8}|sk-[A-Za-z0-9]{32}|hf_[A-Za-z0-9]{20}|A[KS]IA[A-Z0-9]{16}|AIza[\w-]{30}"
+    r"|npm_[A-Za-z0-9]{20}|pypi-[\w-]{16}|dop_v1_\w{20}|hvs\.[\w-]{20}|wh_[0-9a-f]{8}_[\w-]{20}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]"
+    r")|hooks\.slack\.com/services/"
+)
+"""Tokens as those who issue them mark them, so that scanners find them: GitHub, GitLab, Slack,
+Stripe, OpenAI, Anthropic, Hugging Face, AWS, Google, npm, PyPI, DigitalOcean, Vault, ours; JWT."""
 
 
 class Environment(BaseModel):
@@ -120,7 +131,7 @@ def exported(export: str | Sequence[str], shell: Mapping[str, str]) -> dict[str,
 
 def is_passed_on(name: str, value: str) -> bool:
     """Whether ALL takes this variable: neither of account, session nor scheduler, nor a secret."""
-    if SECRET_VALUE.search(value) or not _writable(value):
+    if SECRET_VALUE.search(value) or ISSUED.search(value) or not _writable(value):
         return False
     return name in KEPT or not (
         not NAME.fullmatch(name)
@@ -170,6 +181,8 @@ def _check_name(name: str, shell: Mapping[str, str], *, given: bool) -> None:
         raise UserError(f"{name} is that of the job's account", field="--export", hint=hint)
     if not given and name not in shell:
         hint = "export it first, or write NAME=VALUE"
+        if name.upper() in (ALL, NONE):
+            hint = f"did you mean {name.upper()}?"
         raise UserError(f"this shell has no variable {name}", field="--export", hint=hint)
 
 
