@@ -139,14 +139,14 @@ def test_a_meter_and_a_knob_answer_and_complain(sources: Path, tmp_path: Path) -
     code = (
         "from wattherd.devices.meters.registry import open_meter\n"
         "from wattherd.devices.knobs.registry import open_knob\n"
-        "from wattherd.devices.wire.device_errors import DeviceError, Trouble\n"
+        "from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind\n"
         f"knob = open_knob('file-knob://{tmp_path}/limit')\n"
         "assert knob.set(200.0).in_force and knob.read().value == 200.0\n"
         "assert knob.restore().in_force and knob.read().value == 250.0\n"
         "try:\n"
         f"    open_meter('load-file://{tmp_path}/watts').read()\n"
         "except DeviceError as error:\n"
-        "    assert error.trouble is Trouble.GARBAGE\n"
+        "    assert error.trouble is DeviceErrorKind.GARBAGE\n"
         "else:\n"
         "    raise AssertionError('a word was read as watts')\n"
     )
