@@ -11,11 +11,13 @@ import wattherd
 from wattherd.local.supervisor import _named
 
 ROOT = Path(wattherd.__file__).parent
-ROOMS = ("cli", "library", "local", "server")
+ROOMS = ("cli", "devices", "library", "local", "server")
 FAILURES = {"OSError", "PermissionError", "FileNotFoundError"}
 SPOKEN = {
-    # Texts of TLS and mail libraries, which know more than a system's error.
-    "library/client.py": 2,
+    # Texts of libraries (TLS, mail, AMD SMI), which know more than a system's error.
+    "devices/signals/openadr2.py": 1,
+    "devices/wire/amdsmi.py": 1,
+    "library/client.py": 1,
     "server/auth/oidc/issuer.py": 1,
     "server/notify/channels.py": 1,
     # Told to programs, or only whether it was readable matters.

@@ -23,7 +23,7 @@ from wattherd.devices.wire.http_client import (
     NoAnswer,
     origin_of,
 )
-from wattherd.errors import MOST_WORDS, UserError, harmless
+from wattherd.errors import MOST_WORDS, UserError, harmless, words
 from wattherd.library.contexts import DEFAULT_SERVER, ChosenService, chosen
 from wattherd.library.table import Table
 
@@ -158,7 +158,7 @@ class Client:
             body = bytes(answer.body or b"")
             raise _refusal(HttpAnswer(answer.status_code, answer.reason_phrase, {}, body)) from None
         except (OSError, InvalidHandshake) as error:
-            raise ServiceUnreachable(f"no answer: {error}", where=self.server) from None
+            raise ServiceUnreachable(f"no answer: {words(error)}", where=self.server) from None
 
     # What people ask for most, by its name; everything else is `get` and `post` with a path of the
     # API (docs/reference/api.md).

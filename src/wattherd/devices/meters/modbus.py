@@ -23,6 +23,7 @@ from wattherd.devices.wire import cooperative_io
 from wattherd.devices.wire.clock import Clock
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
+from wattherd.errors import words
 
 OPTIONS = frozenset({"type", "order", "kind"})
 PORT = 502
@@ -107,7 +108,9 @@ class Modbus:
         except TimeoutError:
             raise self._no_answer("nothing that is Modbus") from None
         except (ConnectionException, OSError) as error:
-            raise DeviceError(DeviceErrorKind.UNREACHABLE, f"connection lost: {error}") from None
+            raise DeviceError(
+                DeviceErrorKind.UNREACHABLE, f"connection lost: {words(error)}"
+            ) from None
         except ModbusException as error:
             raise self._no_answer(str(error)) from None
 
@@ -164,7 +167,9 @@ class Modbus:
         try:
             return read(at.address, count=at.words, device_id=at.unit)
         except (ConnectionException, OSError) as error:
-            raise DeviceError(DeviceErrorKind.UNREACHABLE, f"connection lost: {error}") from None
+            raise DeviceError(
+                DeviceErrorKind.UNREACHABLE, f"connection lost: {words(error)}"
+            ) from None
         except ModbusException as error:
             if self._heard:
                 raise DeviceError(

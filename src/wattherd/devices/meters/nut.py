@@ -20,6 +20,7 @@ from wattherd.devices.wire.clock import Clock
 from wattherd.devices.wire.credentials import read_credentials
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import Uri
+from wattherd.errors import words
 
 OPTIONS = frozenset({"variable", "credentials"})
 PORT = 3493
@@ -119,7 +120,7 @@ class Nut:
             raise DeviceError(DeviceErrorKind.TIMEOUT, problem) from None
         except OSError as error:
             raise DeviceError(
-                DeviceErrorKind.UNREACHABLE, f"{self.host}:{self.port}: {error}"
+                DeviceErrorKind.UNREACHABLE, f"{self.host}:{self.port}: {words(error)}"
             ) from None
 
     def close(self) -> None:

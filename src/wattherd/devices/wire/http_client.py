@@ -34,7 +34,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from wattherd import __version__
 from wattherd.devices.wire.device_errors import DeviceErrorKind
-from wattherd.errors import ClusterError, harmless
+from wattherd.errors import ClusterError, harmless, words
 
 PORTS = {"http": 80, "https": 443}
 CHUNK = 65_536
@@ -620,6 +620,6 @@ def as_no_answer(place: str, until_s: float | None, timeout_s: float) -> Iterato
             problem = f"{place} does not speak TLS: {error.reason}"
             raise NoAnswer(DeviceErrorKind.GARBAGE, problem) from None
         if isinstance(error, OSError | http.client.IncompleteRead):
-            raise NoAnswer(DeviceErrorKind.UNREACHABLE, f"{place}: {error}") from None
+            raise NoAnswer(DeviceErrorKind.UNREACHABLE, f"{place}: {words(error)}") from None
         problem = f"{place} does not speak HTTP: {type(error).__name__}"
         raise NoAnswer(DeviceErrorKind.GARBAGE, problem) from None
