@@ -385,6 +385,9 @@ def _try(cluster: Cluster, steps: int) -> None:
     cluster.arrive(8)
     for _ in range(steps):
         cluster.step()
+    for _ in range(steps):  # who comes when is not of the seed alone: perhaps no cut met anybody
+        if not cluster.ended:
+            cluster.step()
     promise(not cluster.broken, cluster.broken[:3])
     told = f"{steps} changes, {cluster.cuts} of them cuts below use; {len(cluster.ended)} pods "
     print(told + f"had to stop, {cluster.serial} works came, {cluster.looks} looks")
