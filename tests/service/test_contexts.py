@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +172,44 @@ def test_a_token_that_others_may_read_is_not_used(home: Path, permission: int) -
         chosen(None)
     assert "chmod 600" in told.value.hint
     assert "token-one" not in told.value.line()
+
+
+@pytest.mark.parametrize(
+    ("what", "permission"),
+    [("config.yaml", 0o602), ("config.yaml", 0o666), (".", 0o777)],
+)
+def test_where_others_may_write_no_token_is_sent(home: Path, what: str, permission: int) -> None:
+    """They could name a service of their own, to which the token would go next."""
+    two(home)
+    assert chosen(None).token == "token-one"
+    (home / what).chmod(permission)
+    with pytest.raises(UserError, match="others may write there") as told:
+        chosen(None)
+    assert "chmod go-w" in told.value.hint
+    (home / what).chmod(permission & ~0o022)
+    assert chosen(None).token == "token-one"
+
+
+def test_the_group_that_may_write_is_ones_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two(home)
+    (home / "config.yaml").chmod(0o660)
+    assert chosen(None).token == "token-one"  # as a umask of 002 leaves it
+    own = os.getegid()
+    monkeypatch.setattr(os, "getegid", lambda: own + 1)
+    with pytest.raises(UserError, match="others may write there"):
+        chosen(None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_a_configuration_of_somebody_else_is_not_followed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two(home)
+    os.chown(home / "config.yaml", 65534, 65534)
+    assert chosen(None).token == "token-one"  # root, in a container: all of it is that user's
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    with pytest.raises(UserError, match="is another user's"):
+        chosen(None)
 
 
 def test_contexts_are_listed_chosen_and_removed(say: Say, home: Path) -> None:

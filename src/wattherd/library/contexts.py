@@ -84,6 +84,7 @@ def read() -> Contexts:
     file = path()
     if not file.exists():
         return Contexts()
+    _check_ours(file)
     from wattherd.workload.scenario import load
     from wattherd.workload.yaml_lines import lines_of
 
@@ -98,6 +99,29 @@ def read() -> Contexts:
         if use and use not in contexts:
             raise _wrong("use", f"there is no context {use!r}", hint_for(use, contexts))
     return Contexts(use=use, contexts=contexts)
+
+
+def _check_ours(file: Path) -> None:
+    """Who writes there chooses which service is shown the tokens; as ssh does with its own.
+
+    Raises:
+        UserError: others may write there, or it is somebody else's.
+    """
+    me = os.geteuid()
+    try:
+        for one in (file, file.parent):
+            found = one.stat()
+            # Where the umask is 002, one's own group is nobody else's.
+            others = 0o002 if found.st_gid == os.getegid() else 0o022
+            if me != 0 and found.st_uid not in (0, me):
+                hint = "name the service by --server, and make a configuration of your own"
+                raise UserError("is another user's", where=str(one), hint=hint)
+            if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
+                hint = f"look at what it says, then: chmod go-w {one}"
+                problem = "others may write there, and so choose who is shown your tokens"
+                raise UserError(problem, where=str(one), hint=hint)
+    except OSError as error:
+        raise UserError(f"cannot be read: {words(error)}", where=str(file)) from None
 
 
 def _context(name: str, document: Any) -> Context:
