@@ -29,6 +29,8 @@ from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.server.kube.switchboard import read_switches
 from wattherd.server.settings.config import read_config
 from wattherd.workload.dcim.table import read_table
+from wattherd.workload.imports.site import ImportLog
+from wattherd.workload.imports.slurm import read_sacct
 from wattherd.workload.job_file import read_job
 from wattherd.workload.native import read_jobs
 from wattherd.workload.rates_file import read_rates
@@ -155,6 +157,12 @@ def rates(path: Path) -> None:
     read_rates(str(path))
 
 
+def accounting(path: Path) -> None:
+    log = ImportLog(str(path))
+    assert read_sacct(path.read_text(), log, 3600.0)
+    assert log.unreadable == []
+
+
 def pod_parts(path: Path) -> None:
     """Parts of a pod or a Job; whatever of ours they name is a name of ours."""
     text = path.read_text()
@@ -186,6 +194,7 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r"guides/power-tree-import\.md#site\.csv", "", read_table),
     (r"guides/cost-and-carbon\.md#(tariff\.yaml|day\.csv)", "", rates),
     (r"guides/demand-response\.md#loads\.csv", "", read_loads),
+    (r"guides/import\.md#sacct\.txt", "", accounting),
     (r"guides/scenarios\.md", "", scenario),
     (r"reference/job-files\.md", "", read_jobs),
     (r"reference/(api|command-line)\.md", "", plain),
