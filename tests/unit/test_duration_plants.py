@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -40,7 +41,7 @@ def ends(plant: Plant, to_s: float) -> list[tuple[str, float]]:
     return [(one.job_id, one.at_s) for one in plant.advance(to_s) if isinstance(one, JobExited)]
 
 
-def half_speed(spec: JobSpec, node: int, cap_w: float | None) -> float:
+def half_speed(spec: JobSpec, nodes: Sequence[int], gpus: int, cap_w: float | None) -> float:
     return 1.0 if cap_w is None else 0.5
 
 

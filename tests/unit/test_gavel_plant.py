@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from wattherd.errors import UserError
@@ -133,8 +135,8 @@ def test_a_job_that_does_not_run_there_fails_at_once() -> None:
 
 
 def test_a_cap_slows_what_is_left_of_the_round() -> None:
-    def speed_at(spec: JobSpec, node: int, cap_w: float | None) -> float:
-        del spec, node
+    def speed_at(spec: JobSpec, nodes: Sequence[int], gpus: int, cap_w: float | None) -> float:
+        del spec, nodes, gpus
         return 1.0 if cap_w is None else cap_w / 300.0
 
     plant = GavelPlant(TABLE, CLUSTER, round_s=360.0, speed_at=speed_at)

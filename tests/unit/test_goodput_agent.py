@@ -105,7 +105,7 @@ def test_jobs_with_agents_report_after_every_slice_and_gain_from_adapting() -> N
 @pytest.mark.long
 def test_an_agent_measures_what_a_cap_leaves() -> None:
     plant = ApplicationPlant(
-        {"toy": an_application()}, speed_at=lambda _, __, cap_w: 0.5 if cap_w else 1.0
+        {"toy": an_application()}, speed_at=lambda _, __, ___, cap_w: 0.5 if cap_w else 1.0
     )
     started(plant, batch=None)
     plant.cap(SetCap(job_id="a", attempt=1, cap_w=50.0), 0.0)

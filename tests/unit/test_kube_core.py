@@ -11,6 +11,7 @@ from kube_core_desk import CoreDesk, GangJob, Line
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import prior
 from wattherd.experiments.schedule.run import POWER_POLICIES
 from wattherd.kube.facts.core_config import CappedWhereHeld, CoreChoice, planned_caps_w
@@ -22,7 +23,7 @@ from wattherd.model.request import Request
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.server.kube.core_choice import core_choice, schedulers
 from wattherd.sim.duration_plant import DurationPlant
-from wattherd.sim.speed import by_curve
+from wattherd.sim.speed import by_rates
 from wattherd.sim.world import SimWorld
 from wattherd.testing.builders import a_node as a_machine
 
@@ -87,7 +88,7 @@ def simulated(
             tenant=job.user,
         )
         events.append(JobSubmitted(at_s=job.at_s, job=spec))
-    plant = DurationPlant(speed_at=by_curve(cluster, prior))
+    plant = DurationPlant(speed_at=by_rates(cluster, JobRates(curve_of=prior)))
     SimWorld(core, plant, events, watchers=[story], record=False).run()
     return story
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from wattherd.errors import Bug
@@ -62,8 +64,10 @@ def through(world: PsPlant, until_s: float = float("inf")) -> list[object]:
 def test_a_cap_slows_a_job_from_then_on() -> None:
     """Thirty steps of ten seconds: ten at full speed, twenty at half of it."""
 
-    def half_when_capped(spec: JobSpec, node: int, cap_w: float | None) -> float:
-        del spec, node
+    def half_when_capped(
+        spec: JobSpec, nodes: Sequence[int], gpus: int, cap_w: float | None
+    ) -> float:
+        del spec, nodes, gpus
         return 1.0 if cap_w is None else 0.5
 
     world = PsPlant({"a": truth()}, overheads=Overheads(restart_s=30.0), speed_at=half_when_capped)

@@ -391,6 +391,7 @@ class PeakRates:
     fp32: float
     tf32: float | None = None
     fp16: float | None = None
+    memory_b_s: float
     memory: GpuMemory
     source: str
     aliases: tuple[str, ...] = ()
@@ -410,61 +411,67 @@ def _sheet(
     fp32: float,
     tf32: float | None,
     fp16: float | None,
+    gigabytes_s: float,
     memory: GpuMemory,
     source: str,
     *aliases: str,
 ) -> PeakRates:
-    """An entry in units of 1e12 operations per second, as data sheets print them."""
+    """An entry in 1e12 operations and 1e9 bytes per second, as data sheets print them."""
     tf32, fp16 = (None if rate is None else 1e12 * rate for rate in (tf32, fp16))
     return PeakRates(
-        name=name, fp32=1e12 * fp32, tf32=tf32, fp16=fp16, memory=memory, source=source,
-        aliases=aliases,
+        name=name, fp32=1e12 * fp32, tf32=tf32, fp16=fp16, memory_b_s=1e9 * gigabytes_s,
+        memory=memory, source=source, aliases=aliases,
     )  # fmt: skip
 
 
 # Matrix rates are those without sparsity, half of what newer sheets print.
 # fmt: off
 _RATES = (
-    _sheet("K80", 4.37, None, None, _GDDR, "NVIDIA Tesla K80 data sheet: 8.74 for two devices"),
-    _sheet("M40", 7.0, None, None, _GDDR, "NVIDIA Tesla M40 data sheet"),
-    _sheet("P4", 5.5, None, None, _GDDR, "NVIDIA Tesla P4 data sheet"),
-    _sheet("P100", 9.3, None, 18.7, _HBM, "NVIDIA Tesla P100 data sheet, PCIe", "P100PCIE"),
-    _sheet("P100-SXM2", 10.6, None, 21.2, _HBM, "NVIDIA Tesla P100 data sheet, NVLink"),
-    _sheet("V100", 14.0, None, 112, _HBM, "NVIDIA V100 data sheet, PCIe", "V100PCIE"),
-    _sheet("V100-SXM2", 15.7, None, 125, _HBM, "NVIDIA V100 data sheet, SXM2",
+    _sheet("K80", 4.37, None, None, 240, _GDDR,
+           "NVIDIA Tesla K80 data sheet: 8.74 for two devices"),
+    _sheet("M40", 7.0, None, None, 288, _GDDR, "NVIDIA Tesla M40 data sheet"),
+    _sheet("P4", 5.5, None, None, 192, _GDDR, "NVIDIA Tesla P4 data sheet"),
+    _sheet("P100", 9.3, None, 18.7, 732, _HBM, "NVIDIA Tesla P100 data sheet, PCIe", "P100PCIE"),
+    _sheet("P100-SXM2", 10.6, None, 21.2, 732, _HBM, "NVIDIA Tesla P100 data sheet, NVLink"),
+    _sheet("V100", 14.0, None, 112, 900, _HBM, "NVIDIA V100 data sheet, PCIe", "V100PCIE"),
+    _sheet("V100-SXM2", 15.7, None, 125, 900, _HBM, "NVIDIA V100 data sheet, SXM2",
            "V100M16", "V100M32"),
-    _sheet("T4", 8.1, None, 65, _GDDR, "NVIDIA T4 data sheet"),
-    _sheet("A10", 31.2, 62.5, 125, _GDDR, "NVIDIA A10 data sheet", "G2"),
-    _sheet("A30", 10.3, 82, 165, _HBM, "NVIDIA A30 data sheet"),
-    _sheet("A40", 37.4, 74.8, 149.7, _GDDR, "NVIDIA A40 data sheet"),
-    _sheet("A100", 19.5, 156, 312, _HBM, "NVIDIA A100 data sheet, the same for all forms",
+    _sheet("T4", 8.1, None, 65, 320, _GDDR, "NVIDIA T4 data sheet"),
+    _sheet("A10", 31.2, 62.5, 125, 600, _GDDR, "NVIDIA A10 data sheet", "G2"),
+    _sheet("A30", 10.3, 82, 165, 933, _HBM, "NVIDIA A30 data sheet"),
+    _sheet("A40", 37.4, 74.8, 149.7, 696, _GDDR, "NVIDIA A40 data sheet"),
+    _sheet("A100", 19.5, 156, 312, 1555, _HBM, "NVIDIA A100 data sheet; memory: the 40 GB form",
            "A100PCIE", "A100SXM4", "A100SXM", "G3"),
-    _sheet("L4", 30.3, 60, 121, _GDDR, "NVIDIA L4 data sheet"),
-    _sheet("L40", 90.5, 90.5, 181, _GDDR, "NVIDIA L40 data sheet"),
-    _sheet("L40S", 91.6, 183, 362, _GDDR, "NVIDIA L40S data sheet"),
-    _sheet("H100-PCIe", 51, 378, 756, _HBM, "NVIDIA H100 data sheet, PCIe"),
-    _sheet("H100-SXM", 67, 494.7, 989.4, _HBM, "NVIDIA H100 data sheet, SXM5", "H100HBM3"),
-    _sheet("H200", 67, 494.7, 989.4, _HBM, "NVIDIA H200 data sheet, SXM"),
-    _sheet("GH200", 67, 494.7, 989.4, _HBM, "NVIDIA GH200 data sheet"),
-    _sheet("B200", 75, 1125, 2250, _HBM, "NVIDIA HGX B200 data sheet, an eighth of the board"),
-    _sheet("MI210", 22.6, None, 181, _HBM, "AMD Instinct MI210 data sheet; FP32: vector"),
-    _sheet("MI250X", 47.9, None, 383, _HBM, "AMD Instinct MI250X data sheet; FP32: vector"),
-    _sheet("MI300X", 163.4, 653.7, 1307.4, _HBM, "AMD Instinct MI300X data sheet; FP32: vector"),
-    _sheet("MI325X", 163.4, 653.7, 1307.4, _HBM, "AMD Instinct MI325X data sheet; FP32: vector"),
-    _sheet("GTX980", 4.98, None, None, _GDDR, f"GTX 980: 2048 {_CORES}, 1216 MHz"),
-    _sheet("GTX1080Ti", 11.3, None, None, _GDDR, f"GTX 1080 Ti: 3584 {_CORES}, 1582 MHz", "1080"),
-    _sheet("TitanX", 11.0, None, None, _GDDR, f"Titan X (Pascal): 3584 {_CORES}, 1531 MHz",
+    _sheet("L4", 30.3, 60, 121, 300, _GDDR, "NVIDIA L4 data sheet"),
+    _sheet("L40", 90.5, 90.5, 181, 864, _GDDR, "NVIDIA L40 data sheet"),
+    _sheet("L40S", 91.6, 183, 362, 864, _GDDR, "NVIDIA L40S data sheet"),
+    _sheet("H100-PCIe", 51, 378, 756, 2000, _HBM, "NVIDIA H100 data sheet, PCIe"),
+    _sheet("H100-SXM", 67, 494.7, 989.4, 3350, _HBM, "NVIDIA H100 data sheet, SXM5", "H100HBM3"),
+    _sheet("H200", 67, 494.7, 989.4, 4800, _HBM, "NVIDIA H200 data sheet, SXM"),
+    _sheet("GH200", 67, 494.7, 989.4, 4000, _HBM, "NVIDIA GH200 data sheet"),
+    _sheet("B200", 75, 1125, 2250, 8000, _HBM,
+           "NVIDIA HGX B200 data sheet, an eighth of the board"),
+    _sheet("MI210", 22.6, None, 181, 1600, _HBM, "AMD Instinct MI210 data sheet; FP32: vector"),
+    _sheet("MI250X", 47.9, None, 383, 3200, _HBM, "AMD Instinct MI250X data sheet; FP32: vector"),
+    _sheet("MI300X", 163.4, 653.7, 1307.4, 5300, _HBM,
+           "AMD Instinct MI300X data sheet; FP32: vector"),
+    _sheet("MI325X", 163.4, 653.7, 1307.4, 6000, _HBM,
+           "AMD Instinct MI325X data sheet; FP32: vector"),
+    _sheet("GTX980", 4.98, None, None, 224, _GDDR, f"GTX 980: 2048 {_CORES}, 1216 MHz"),
+    _sheet("GTX1080Ti", 11.3, None, None, 484, _GDDR,
+           f"GTX 1080 Ti: 3584 {_CORES}, 1582 MHz", "1080"),
+    _sheet("TitanX", 11.0, None, None, 480, _GDDR, f"Titan X (Pascal): 3584 {_CORES}, 1531 MHz",
            "TITANXPASCAL"),
-    _sheet("RTX2070Super", 9.06, None, 72.5, _GDDR,
+    _sheet("RTX2070Super", 9.06, None, 72.5, 448, _GDDR,
            f"RTX 2070 Super: 2560 {_CORES}, 1770 MHz", "GTX2070S", "RTX2070S"),
-    _sheet("RTX2080Ti", 13.4, None, 107.6, _GDDR,
+    _sheet("RTX2080Ti", 13.4, None, 107.6, 616, _GDDR,
            f"RTX 2080 Ti: 4352 {_CORES}, 1545 MHz", "2080"),
-    _sheet("RTX3090", 35.6, 71, 142, _GDDR,
+    _sheet("RTX3090", 35.6, 71, 142, 936, _GDDR,
            "NVIDIA GA102 whitepaper; matrix rates with 16-bit sums", "3090"),
-    _sheet("RTX6000", 16.3, None, 130.5, _GDDR, "NVIDIA Quadro RTX 6000 data sheet (Turing)"),
-    _sheet("RTX8000", 16.3, None, 130.5, _GDDR, "NVIDIA Quadro RTX 8000 data sheet (Turing)"),
-    _sheet("RTX-A6000", 38.7, 77.4, 154.8, _GDDR, "NVIDIA RTX A6000 data sheet", "A6000"),
-    _sheet("RTX6000-Ada", 91.1, 182.1, 364.2, _GDDR, "NVIDIA RTX 6000 Ada data sheet",
+    _sheet("RTX6000", 16.3, None, 130.5, 672, _GDDR, "NVIDIA Quadro RTX 6000 data sheet (Turing)"),
+    _sheet("RTX8000", 16.3, None, 130.5, 672, _GDDR, "NVIDIA Quadro RTX 8000 data sheet (Turing)"),
+    _sheet("RTX-A6000", 38.7, 77.4, 154.8, 768, _GDDR, "NVIDIA RTX A6000 data sheet", "A6000"),
+    _sheet("RTX6000-Ada", 91.1, 182.1, 364.2, 960, _GDDR, "NVIDIA RTX 6000 Ada data sheet",
            "RTX6000ADAGENERATION"),
 )
 # fmt: on

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.estimate.job_rate import JobRates
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
@@ -150,6 +151,11 @@ class View(Protocol):
 
         The same for equal specifications at any time.
         """
+        ...
+
+    @property
+    def rates(self) -> JobRates:
+        """How fast jobs are on which devices, each number with its source."""
         ...
 
     @property

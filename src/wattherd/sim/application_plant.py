@@ -80,7 +80,7 @@ class ApplicationPlant:
         run.pause_s = self._restart_s
         run.batch = _plan(run)
         run.nodes = tuple(allocation.node for allocation in order.allocations)
-        run.speed = self._speed_at(spec, run.nodes[0], order.cap_w)
+        run.speed = self._speed_at(spec, run.nodes, spec.gpus, order.cap_w)
         return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
@@ -102,7 +102,7 @@ class ApplicationPlant:
         run = self._runs.get(order.job_id)
         if run is None or run.attempt != order.attempt:
             return ()
-        run.speed = self._speed_at(run.spec, run.nodes[0], order.cap_w)
+        run.speed = self._speed_at(run.spec, run.nodes, run.spec.gpus, order.cap_w)
         return [
             cap_applied(at_s=now_s, job_id=order.job_id, attempt=order.attempt, cap_w=order.cap_w)
         ]

@@ -46,6 +46,7 @@ class _Run:
     saved_s: float
     attempt: int = 0
     nodes: tuple[int, ...] = ()
+    gpus: int = 0
     running: bool = False
     since_s: float = 0.0
     pause_s: float = 0.0
@@ -125,6 +126,7 @@ class DurationPlant:
             run = self._runs[spec.id] = _Run(spec, work_s, work_s, work_s)
         run.attempt, run.running = order.attempt, True
         run.nodes = tuple(allocation.node for allocation in order.allocations)
+        run.gpus = sum(len(allocation.gpus) for allocation in order.allocations)
         run.since_s, run.pause_s = now_s, self._cost.pause_s(spec)
         run.saved_s = run.left_s
         run.cap_w = order.cap_w
@@ -135,9 +137,9 @@ class DurationPlant:
         return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, run: _Run) -> float:
-        """The slowest of a synchronous job's nodes sets the pace."""
-        slowest = min(self._speed_at(run.spec, node, run.cap_w) for node in run.nodes)
-        return slowest * self._surroundings.factor(run.spec.id)
+        """By its devices and their cap, and by who else is there."""
+        own = self._speed_at(run.spec, run.nodes, run.gpus, run.cap_w)
+        return own * self._surroundings.factor(run.spec.id)
 
     def _meet(self, job_ids: Iterable[str], now_s: float) -> None:
         """Who is around these jobs has changed, and with it their speed."""

@@ -80,9 +80,8 @@ class EventChargedPlant:
         return [job_started(at_s=now_s, job_id=spec.id, attempt=order.attempt)]
 
     def _speed(self, spec: JobSpec, order: StartJob, cap_w: float | None) -> float:
-        if cap_w is None:
-            return 1.0  # speeds are relative to that of a run without a cap
-        return min([self._speed_at(spec, one.node, cap_w) for one in order.allocations])
+        nodes = [one.node for one in order.allocations]
+        return self._speed_at(spec, nodes, spec.gpus, cap_w)
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Take a job's devices; its progress stays. A run that is over stays so."""

@@ -112,7 +112,7 @@ class GavelPlant:
         return min(rate_of(self._types[node], spec.profile, gpus) for node in nodes)
 
     def _slowest(self, spec: JobSpec, nodes: tuple[int, ...], cap_w: float | None) -> float:
-        return min(self._speed_at(spec, node, cap_w) for node in nodes)
+        return self._speed_at(spec, nodes, spec.gpus, cap_w)
 
     def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
         """Take the job's devices; the whole steps done so far stay."""

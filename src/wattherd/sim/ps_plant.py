@@ -159,7 +159,7 @@ class PsPlant:
             self._lost.add(job_id, run.attempt, self._steps.get(job_id, 0.0))
 
     def _speed(self, spec: JobSpec, nodes: Sequence[int], cap_w: float | None) -> float:
-        return min((self._speed_at(spec, node, cap_w) for node in nodes), default=1.0)
+        return self._speed_at(spec, nodes, spec.gpus, cap_w)
 
     def cap(self, order: SetCap, now_s: float) -> Sequence[Event]:
         """Set the cap; drivers answer at once here, and the GPUs' speed follows."""

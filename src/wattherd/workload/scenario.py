@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from os.path import expandvars
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
@@ -167,6 +167,24 @@ class CapsSpec(_Strict):
     hold: Time = Field(default=0.0, description="a cap is raised so long after its last change")
 
 
+class SpeedSpec(_Strict):
+    """How fast jobs are on GPUs of several models.
+
+    What is in `table` was measured; all else is a ratio of the catalogue, a prior.
+    """
+
+    durations_on: str | None = Field(
+        default=None,
+        description="GPU model on which durations hold; default: the slowest a job may run on",
+    )
+    table: str | None = Field(
+        default=None, description="CSV of measured speeds: kind, gpu_model, gpus, rate"
+    )
+    types: Literal["catalogue", "equal"] = Field(
+        default="catalogue", description="what is taken of models that were not measured"
+    )
+
+
 def _tree_form(value: object) -> str:
     return "file" if isinstance(value, str) else "inline"
 
@@ -196,6 +214,9 @@ class Scenario(_Strict):
         default=None, description="a tree file, or the tree itself: budgets of feeds, rows, racks"
     )
     caps: CapsSpec = CapsSpec()
+    speed: SpeedSpec | None = Field(
+        default=None, description="speed by GPU model; default: ratios of the catalogue"
+    )
     seed: int = Field(default=1, ge=0)
     queues: QueueField | None = None
     reclaim: ReclaimSpec = ReclaimSpec()
@@ -211,12 +232,12 @@ class Scenario(_Strict):
     )
 
     def stated(self) -> dict[str, Any]:
-        """All fields as JSON; those of rates only where they are given, as they came later."""
+        """All fields as JSON; those that came later only where they are given."""
         found = self.model_dump(mode="json")
         return {
             name: value
             for name, value in found.items()
-            if name not in ("rates", "start") or value is not None
+            if name not in ("rates", "start", "speed") or value is not None
         }
 
 
@@ -308,6 +329,9 @@ def beside(scenario: Scenario, folder: Path) -> Scenario:
         changed["cluster"] = _expanded(scenario.cluster, folder, "cluster")
     if isinstance(scenario.power_tree, str):
         changed["power_tree"] = _expanded(scenario.power_tree, folder, "power_tree")
+    if scenario.speed is not None and scenario.speed.table is not None:
+        table = _expanded(scenario.speed.table, folder, "speed.table")
+        changed["speed"] = scenario.speed.model_copy(update={"table": table})
     if scenario.rates is not None and not scenario.rates.startswith(("http://", "https://")):
         changed["rates"] = _expanded(scenario.rates, folder, "rates")
     return scenario.model_copy(update=changed)

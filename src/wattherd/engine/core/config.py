@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattherd.catalog.gpus import GPUS, GpuModel
+from wattherd.estimate.job_rate import ALIKE, JobRates
 from wattherd.estimate.power_curve import CurveOf, prior
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.cluster import ClusterSpec
@@ -42,7 +43,8 @@ class CoreConfig:
     planners do not see jobs that no budget in sight lets run; without, they wait for them as those
     did whose decisions were written down before there was such a rule. With `own_tops` a device of
     a job across GPU models counts at no more than its model draws; without, at the job's cap.
-    `eligible` says on which nodes jobs may run, beyond what the core knows itself; None: on all.
+    `job_rates` say how fast jobs are on which devices. `eligible` says on which nodes jobs may run,
+    beyond what the core knows itself; None: on all.
     `returns` says of a job, by its id, whether it can go on after a stop; None: all can.
     """
 
@@ -52,6 +54,7 @@ class CoreConfig:
     round_s: float | None = None
     power: PowerPolicy = field(default_factory=WaterFilling)
     curve_of: CurveOf = prior
+    job_rates: JobRates = ALIKE
     gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
     sleep: SleepPolicy | None = None
     tree: PowerTree | None = None

@@ -679,6 +679,7 @@ class Core:
             questions=self.questions,
             woke=self._reaction.woke,
             eligibility=self.config.eligible,
+            rates=self.config.job_rates,
         )
 
     def take_on(self, queues: Any) -> None:

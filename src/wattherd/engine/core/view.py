@@ -19,6 +19,7 @@ from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.cluster.drained import DrainedDevices
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
+from wattherd.estimate.job_rate import ALIKE, JobRates
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
@@ -106,6 +107,7 @@ class CoreView:
     questions: Questions
     woke: bool = False
     eligibility: Eligibility | None = None
+    rates: JobRates = ALIKE
 
     def live(self) -> Sequence[JobRecord]:
         """Jobs that run or may run now, in order of submission."""

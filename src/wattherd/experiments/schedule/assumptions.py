@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from wattherd.estimate.job_rate import RateSource
 from wattherd.experiments.schedule.run import ComparisonSetup
 from wattherd.units import show_seconds
 
@@ -49,10 +52,41 @@ def _watts(setting: ComparisonSetup) -> list[str]:
 
 
 def _speed(setting: ComparisonSetup) -> list[str]:
-    given = setting.given
-    models = {node.gpu_model for node in given.cluster.nodes if node.gpu_count}
-    timed = sum(spec.duration_s is not None and not spec.profile for spec in given.jobs.specs)
-    if timed and len(models) > 1:
-        names = ", ".join(sorted(models))
-        return [f"{timed} jobs run equally fast on {names}: nothing was measured of them."]
-    return []
+    """Which speeds were measured, and which are a prior of the catalogue."""
+    given, rates = setting.given, setting.given.job_rates
+    models = sorted({node.gpu_model for node in given.cluster.nodes if node.gpu_count})
+    specs = [spec for spec in given.jobs.specs if spec.gpus]
+    if rates.equal:
+        timed = sum(spec.duration_s is not None and not spec.profile for spec in specs)
+        if timed and len(models) > 1:
+            return [f"{timed} jobs run equally fast on {', '.join(models)}, as was stated."]
+        return []
+    told = []
+    bases = Counter(base for spec in specs if (base := rates.holds_on(spec)) is not None)
+    for base, count in sorted(bases.items()):
+        told.append(f"What is known of {count} of {len(specs)} jobs holds on {base}.")
+    for model in models if bases else []:
+        found = [
+            (spec, rates.rate(spec, model))
+            for spec in specs
+            if not spec.gpu_models or model in spec.gpu_models
+        ]
+        prior = [rate.per_s for _, rate in found if rate.source is RateSource.PRIOR]
+        if prior:
+            span = _span(min(prior), max(prior))
+            told.append(
+                f"Speeds of {len(prior)} of {len(found)} jobs on {model} are a prior by the "
+                f"catalogue's peak rates: {span} the pace that they state."
+            )
+        measured = [rate.per_s for _, rate in found if rate.source is RateSource.MEASURED]
+        if measured:
+            span = _span(min(measured), max(measured))
+            told.append(
+                f"Speeds of {len(measured)} of {len(found)} jobs on {model} were measured: {span} "
+                "the pace that they state."
+            )
+    return told
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:.3g} x" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g} x"

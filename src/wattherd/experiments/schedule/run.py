@@ -38,7 +38,7 @@ from wattherd.sim.liveness import Liveness
 from wattherd.sim.machines import SwitchTimes
 from wattherd.sim.meter import BillMeter, EnergyMeter
 from wattherd.sim.slow_caps import SlowCaps
-from wattherd.sim.speed import by_curve
+from wattherd.sim.speed import by_rates
 from wattherd.sim.stretches import Stretches
 from wattherd.sim.usage import UsageMeter
 from wattherd.sim.usage_levels import UseLevels
@@ -128,7 +128,7 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
     given, preset = setting.given, setting.preset
     scheduler = preset.scheduler(policy, given)
     core = Core(core_config(setting, scheduler))
-    speed_at = by_curve(given.cluster, given.curve_of)
+    speed_at = by_rates(given.cluster, given.job_rates)
     plant = preset.plant(given.jobs, given.cluster, speed_at, preset.restart_s)
     slow_s = setting.cap_delay_s
     begin_s = min((spec.submit_s for spec in given.jobs.specs), default=0.0)
@@ -263,6 +263,7 @@ def core_config(setting: ComparisonSetup, scheduler: BuiltScheduler) -> CoreConf
         round_s=setting.preset.round_s,
         power=power_policy(setting.power),
         curve_of=setting.given.curve_of,
+        job_rates=setting.given.job_rates,
         gpus=setting.gpus,
         sleep=setting.sleep,
         tree=setting.tree,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattherd.errors import UserError
+from wattherd.estimate.job_rate import ALIKE, JobRates
 from wattherd.estimate.power_curve import PowerCurve, prior
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.cluster import ClusterSpec
@@ -49,7 +50,8 @@ class SchedulerContext:
     """One workload on one cluster; `queues` None means equal queues, as many as jobs name.
 
     `reclaim` None takes nothing back of what queues were lent.
-    `restart_s` is the pause of a restart, where schedulers may reckon with it.
+    `restart_s` is the pause of a restart, where schedulers may reckon with it. `rates` say how fast
+    jobs are on which devices.
     """
 
     jobs: ReadJobs
@@ -60,6 +62,12 @@ class SchedulerContext:
     cells: Cells = Cells()
     restart_s: float = 0.0
     power_profiles: Profiles = field(default_factory=built_in)
+    rates: JobRates = ALIKE
+
+    @property
+    def job_rates(self) -> JobRates:
+        """How fast jobs are, by their power curves as well."""
+        return replace(self.rates, curve_of=self.curve_of)
 
     def curve_of(self, spec: JobSpec, gpu_model: str) -> PowerCurve:
         """A job's power curve: as measured of its profile on that GPU, else the prior."""

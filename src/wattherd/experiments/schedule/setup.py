@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
+from wattherd.estimate.job_rate import ALIKE, JobRates, RateTable
 from wattherd.experiments.schedule.power_tree import cap_rules, power_tree
 from wattherd.experiments.schedule.run import Budget, ComparisonSetup, power_policy
 from wattherd.experiments.schedule.scheduler_context import Cells, SchedulerContext
@@ -35,8 +36,10 @@ from wattherd.workload.scenario import (
     Scenario,
     ScenarioFault,
     SleepSpec,
+    SpeedSpec,
     Time,
 )
+from wattherd.workload.speed_table import read_speeds
 
 
 def setting_of(
@@ -63,6 +66,7 @@ def setting_of(
         cells=cells_of(scenario.cells, cluster),
         restart_s=chosen.restart_s,
         power_profiles=_power_profiles(scenario, jobs),
+        rates=_job_rates(scenario.speed, chosen, cluster),
     )
     return ComparisonSetup(
         preset=chosen,
@@ -121,6 +125,34 @@ def _power_profiles(scenario: Scenario, jobs: ReadJobs) -> Profiles:
             hint = hint_for(spec.power_profile, known)
             raise UserError(problem, where=f"job {spec.id}", field="power_profile", hint=hint)
     return known
+
+
+def _job_rates(
+    spec: SpeedSpec | None, chosen: PublishedSimulator, cluster: ClusterSpec
+) -> JobRates:
+    """How fast jobs are on the models of a cluster.
+
+    Raises:
+        UserError: a model of which nothing is known, a table that cannot be used, or a preset that
+            has tables of its own.
+    """
+    if chosen.own_rates:
+        if spec is not None:
+            hint = "leave it out, or use another preset"
+            raise UserError("the preset has measured speeds of its own", field="speed", hint=hint)
+        return ALIKE
+    stated = SpeedSpec() if spec is None else spec
+    if stated.durations_on is not None and stated.durations_on not in GPUS:
+        hint = hint_for(stated.durations_on, GPUS)
+        problem = f"unknown GPU model {stated.durations_on!r}"
+        raise UserError(problem, field="speed.durations_on", hint=hint)
+    table = read_speeds(Path(stated.table), known=GPUS) if stated.table else RateTable()
+    return JobRates(
+        models=tuple(sorted({node.gpu_model for node in cluster.nodes if node.gpu_count})),
+        durations_on=stated.durations_on or chosen.measured_on,
+        equal=stated.types == "equal",
+        measured=table,
+    )
 
 
 def queue_of(spec: QueueField) -> CapacityQueue:

@@ -183,7 +183,11 @@ def _judge() -> CurveJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSimulator:
-    """How a published simulator runs jobs; with `any_restart` the pause of a restart may be set."""
+    """How a published simulator runs jobs; with `any_restart` the pause of a restart may be set.
+
+    `measured_on` is the GPU model on which its applications were measured. One with `own_rates`
+    knows every GPU model by tables of its own.
+    """
 
     about: str
     round_s: float | None
@@ -191,6 +195,8 @@ class PublishedSimulator:
     plant: Callable[[ReadJobs, ClusterSpec, SpeedAt, float], Plant]
     schedulers: Mapping[str, SchedulerOf]
     any_restart: bool = False
+    measured_on: str | None = None
+    own_rates: bool = False
 
     def scheduler(self, name: str, given: SchedulerContext) -> BuiltScheduler:
         """A scheduler by policy name.
@@ -310,6 +316,7 @@ PRESETS: Mapping[str, PublishedSimulator] = {
         about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
         round_s=SLICE_S,
         restart_s=RESTART_S,
+        measured_on="T4",
         plant=_application_plant,
         schedulers={
             **ANYWHERE,
@@ -324,6 +331,7 @@ PRESETS: Mapping[str, PublishedSimulator] = {
         about="measured throughputs by GPU type, 360 s rounds (Gavel's simulator, OSDI'20)",
         round_s=None,
         restart_s=0.0,
+        own_rates=True,
         plant=_gavel_plant,
         schedulers={f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
     ),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.estimate.job_rate import JobRates
 from wattherd.kube.account.fleet import Mask
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.seating import Seating
@@ -255,6 +256,10 @@ class _PodView:
 
     def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
         return self.view.eligible(spec, role)
+
+    @property
+    def rates(self) -> JobRates:
+        return self.view.rates
 
     @property
     def stopped(self) -> Mapping[str, float]:

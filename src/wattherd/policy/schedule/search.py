@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.estimate.job_rate import JobRates
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
@@ -309,6 +310,10 @@ class _Seen:
 
     def eligible(self, spec: JobSpec, role: int = 0) -> NodeMask | None:
         return self.view.eligible(spec, role)
+
+    @property
+    def rates(self) -> JobRates:
+        return self.view.rates
 
     @property
     def stopped(self) -> Mapping[str, float]:

@@ -1,0 +1,318 @@
+"""How fast a job is on which devices: one function for planners, plants and reports.
+
+A rate counts in the job's own work: 1 is the pace that the job states, `duration_s` seconds at its
+full width on the GPU model for which that duration holds. Every rate says where it comes from:
+measured (a table), learned from this job or from its kind, or the *prior*, a ratio of the
+catalogue:
+
+    prior(model) = sqrt(peak FP32 rate x memory bandwidth)
+
+Training is bound by arithmetic in some layers and by memory in others; the geometric mean is the
+middle of the two. Of 74 pairs of 1-GPU speeds that others measured (Sia, Gavel), half are within a
+factor of 1.3 of it, nine in ten within 2.6; models with little work per sample are the worst
+(`tests/golden/test_rate_prior.py`). It is a first guess, never a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+
+from wattherd.catalog.gpus import near_rates, rates
+from wattherd.errors import UserError
+from wattherd.estimate.power_curve import CurveOf
+from wattherd.model.job import JobSpec
+
+HINT = "measure it (speed.table), or say that types are equal (speed.types: equal)"
+
+
+class RateSource(StrEnum):
+    """Where a rate comes from, best first."""
+
+    STATED = "stated"
+    """It runs as it was stated: at its width, on the model for which its duration holds."""
+    MEASURED = "measured"
+    LEARNED_JOB = "learned from this job"
+    LEARNED_KIND = "learned from its kind"
+    PRIOR = "prior"
+    EQUAL = "taken for equal"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRate:
+    """Seconds of a job's stated work that it does in a second, and where that comes from."""
+
+    per_s: float
+    source: RateSource
+
+
+@cache
+def prior_speed(gpu_model: str) -> float:
+    """What the catalogue says of a model's speed, to be compared with that of another model.
+
+    Raises:
+        UserError: the catalogue has no peak rates of it.
+    """
+    found = rates(gpu_model)
+    if found is None:
+        near = ", ".join(near_rates(gpu_model))
+        problem = f"nothing is known of the speed of {gpu_model!r}"
+        raise UserError(problem, hint=f"{HINT}; known: {near}" if near else HINT)
+    return math.sqrt(found.fp32 * found.memory_b_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """A kind of job does `per_s` of its own units (steps, samples) on so many devices.
+
+    What is None was not told apart: it holds for any number of nodes, any batch, any accumulation.
+    """
+
+    kind: str
+    gpu_model: str
+    gpus: int
+    per_s: float
+    nodes: int | None = None
+    batch: int | None = None
+    accumulation: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no measurement."""
+        if not (math.isfinite(self.per_s) and self.per_s > 0):
+            raise UserError(f"{self.per_s} is no rate", field="rate", hint="above zero")
+        if self.gpus < 1:
+            raise UserError(f"{self.gpus} GPUs are none", field="gpus", hint="one or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWay:
+    """How a job runs: devices, what they are, and how it splits its batch over them."""
+
+    gpu_model: str
+    gpus: int
+    nodes: int | None = 1
+    batch: int | None = None
+    accumulation: int | None = None
+
+
+class RateTable:
+    """Points by kind, GPU model and width; between two widths of one model, on the line.
+
+    The points that tell most apart go first: one measured for this batch before one for any.
+    """
+
+    def __init__(self, points: Iterable[RatePoint] = ()) -> None:
+        """Points that differ in nothing but the rate: the last one counts."""
+        self._points: dict[tuple[str, str], dict[int, list[RatePoint]]] = {}
+        for point in points:
+            at = self._points.setdefault((point.kind, point.gpu_model), {})
+            at.setdefault(point.gpus, []).append(point)
+        self._models: dict[str, list[str]] = {}
+        for kind, model in sorted(self._points):
+            self._models.setdefault(kind, []).append(model)
+
+    @property
+    def kinds(self) -> Collection[str]:
+        """Kinds of which something is known."""
+        return self._models.keys()
+
+    def models(self, kind: str) -> Sequence[str]:
+        """GPU models on which a kind was measured, sorted."""
+        return self._models.get(kind, ())
+
+    def per_s(self, kind: str, way: RunWay) -> float | None:
+        """The rate of a kind, None outside of what was measured."""
+        widths = self._points.get((kind, way.gpu_model))
+        if widths is None:
+            return None
+        if way.gpus in widths:
+            return _best(widths[way.gpus], way)
+        below = max((gpus for gpus in widths if gpus < way.gpus), default=None)
+        above = min((gpus for gpus in widths if gpus > way.gpus), default=None)
+        if below is None or above is None:
+            return None
+        low, high = _best(widths[below], way), _best(widths[above], way)
+        if low is None or high is None:
+            return None
+        return low + (high - low) * (way.gpus - below) / (above - below)
+
+
+def _best(points: Sequence[RatePoint], way: RunWay) -> float | None:
+    fitting = [
+        (sum(part is not None for part in parts), number, point.per_s)
+        for number, point in enumerate(points)
+        for parts in [(point.nodes, point.batch, point.accumulation)]
+        if all(
+            one is None or two is None or one == two
+            for one, two in zip(parts, (way.nodes, way.batch, way.accumulation), strict=True)
+        )
+    ]
+    return max(fitting)[2] if fitting else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Relative:
+    per_s: float
+    exact: bool
+    """Whether both ends of the ratio were measured; else the catalogue bridges what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRates:
+    """The speed function of one cluster of GPU `models`.
+
+    A job's duration holds on `durations_on`; where that is not said, on the slowest model of the
+    cluster on which it may run, so that no job lasts longer than it states. With `equal` all models
+    are as fast as each other, as they were before there was this function. `learned_jobs` has a
+    table by job, the others are by kind, which is a job's `profile`. Where nothing was measured,
+    fewer GPUs than a job asks for are slower in proportion, and more than that bring nothing.
+    """
+
+    models: tuple[str, ...] = ()
+    durations_on: str | None = None
+    equal: bool = False
+    measured: RateTable = field(default_factory=RateTable)
+    learned_jobs: Mapping[str, RateTable] = field(default_factory=dict)
+    learned_kinds: RateTable = field(default_factory=RateTable)
+    curve_of: CurveOf | None = None
+    _known: dict[object, JobRate] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse models of which nothing is known, before anything depends on them.
+
+        Raises:
+            UserError: one that the catalogue does not know, where there are several.
+        """
+        if self.differs:
+            for model in dict.fromkeys((*self.models, self.durations_on)):
+                if model is not None:
+                    prior_speed(model)
+
+    @property
+    def differs(self) -> bool:
+        """Whether a job's speed depends on the model of its GPUs at all."""
+        models = {*self.models, *([] if self.durations_on is None else [self.durations_on])}
+        return not self.equal and len(models) > 1
+
+    @property
+    def tabled(self) -> bool:
+        """Whether anything was measured or learned."""
+        kinds = (self.measured.kinds, self.learned_kinds.kinds, self.learned_jobs)
+        return not self.equal and any(kinds)
+
+    def rate(
+        self,
+        spec: JobSpec,
+        gpu_model: str,
+        *,
+        gpus: int | None = None,
+        nodes: int = 1,
+        batch: int | None = None,
+        accumulation: int | None = None,
+        cap_w: float | None = None,
+    ) -> JobRate:
+        """How fast a job is on `gpus` GPUs (its own width if None) of a model on `nodes` nodes.
+
+        `batch` (samples a step, the job's own if None) is split in `accumulation` further passes;
+        both matter where tables tell them apart. `cap_w` (W per GPU, None: uncapped) slows it by
+        its power curve, which has a source of its own.
+        """
+        wide = spec.gpus if gpus is None else gpus
+        size = spec.batch_size if batch is None else batch
+        way = RunWay(
+            gpu_model=gpu_model, gpus=wide, nodes=nodes, batch=size, accumulation=accumulation
+        )
+        found = self._uncapped(spec, way)
+        if cap_w is None or self.curve_of is None:
+            return found
+        curve = self.curve_of(spec, gpu_model)
+        return JobRate(found.per_s * curve.rate(cap_w) / curve.rates[-1], found.source)
+
+    def holds_on(self, spec: JobSpec) -> str | None:
+        """The model on which a job's duration holds; None where models make no difference."""
+        if not self.differs:
+            return None
+        if self.durations_on is not None:
+            return self.durations_on
+        able = [model for model in self.models if not spec.gpu_models or model in spec.gpu_models]
+        return min(able or self.models, key=lambda model: (prior_speed(model), model))
+
+    def _uncapped(self, spec: JobSpec, way: RunWay) -> JobRate:
+        own = self.learned_jobs.get(spec.id)
+        if own is not None:
+            return self._worked_out(spec, way)
+        key = (spec.profile, spec.gpus, spec.batch_size, spec.gpu_models, way)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._worked_out(spec, way)
+        return found
+
+    def _worked_out(self, spec: JobSpec, way: RunWay) -> JobRate:
+        wider = min(way.gpus / spec.gpus, 1.0) if spec.gpus else 1.0
+        if self.equal:
+            return JobRate(wider, RateSource.EQUAL if wider == 1 else RateSource.PRIOR)
+        base = self.holds_on(spec) or way.gpu_model
+        stated = RunWay(gpu_model=base, gpus=spec.gpus, batch=spec.batch_size)
+        if way == stated:
+            return JobRate(1.0, RateSource.STATED)
+        tables = (
+            (RateSource.MEASURED, self.measured, spec.profile),
+            (RateSource.LEARNED_JOB, self.learned_jobs.get(spec.id), spec.id),
+            (RateSource.LEARNED_KIND, self.learned_kinds, spec.profile),
+        )
+        bridged: float | None = None
+        for source, table, kind in tables:
+            relative = None if table is None else _relative(table, kind, way, stated)
+            if relative is not None and relative.exact:
+                return JobRate(relative.per_s, source)
+            if relative is not None and bridged is None:
+                bridged = relative.per_s
+        if bridged is None:
+            models = 1.0 if base == way.gpu_model else _prior_ratio(way.gpu_model, base)
+            bridged = wider * models
+        # Where its devices are was not told apart by anything: that alone makes no guess of it.
+        alike = replace(way, nodes=1, accumulation=None) == stated
+        return JobRate(bridged, RateSource.STATED if alike else RateSource.PRIOR)
+
+
+def _prior_ratio(one: str, other: str) -> float:
+    return prior_speed(one) / prior_speed(other)
+
+
+def _relative(table: RateTable, kind: str, way: RunWay, stated: RunWay) -> _Relative | None:
+    """The ratio of two rates of one table; what it lacks is taken from its nearest model."""
+    if not table.models(kind):
+        return None
+    here = _anchored(table, kind, way)
+    there = _anchored(table, kind, stated) or _anchored(table, kind, replace(stated, nodes=None))
+    if here is None or there is None:
+        return None
+    return _Relative(here.per_s / there.per_s, here.exact and there.exact)
+
+
+def _anchored(table: RateTable, kind: str, way: RunWay) -> _Relative | None:
+    """A kind's rate as measured, else that of the nearest model times the prior's ratio."""
+    found = table.per_s(kind, way)
+    if found is not None:
+        return _Relative(found, exact=True)
+    wanted = rates(way.gpu_model)
+    if wanted is None:
+        return None
+    near = sorted(
+        (abs(math.log(ratio)), model, ratio)
+        for model in table.models(kind)
+        if model != way.gpu_model and rates(model) is not None
+        for ratio in [_prior_ratio(way.gpu_model, model)]
+    )
+    for _, model, ratio in near:
+        known = table.per_s(kind, replace(way, gpu_model=model))
+        if known is not None:
+            return _Relative(known * ratio, exact=False)
+    return None
+
+
+ALIKE = JobRates(equal=True)
+"""All GPU models are as fast as each other."""
