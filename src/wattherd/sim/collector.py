@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wattherd.engine.core.core import Core
+from wattherd.model.allocation import Allocation
 from wattherd.model.command import Command, FinishJob, RejectJob, StartJob, StopJob, WakeAt
 from wattherd.model.event import Event, JobExited, JobSubmitted, NodeLost
 from wattherd.model.job import JobSpec
@@ -51,6 +52,22 @@ class JobOutcome:
         return self.finish_s is None or self.finish_s > self.deadline_s
 
 
+@dataclass(slots=True)
+class ModelUse:
+    """What jobs held and drew on devices of one GPU model: GPU time (s), joules, time by kind."""
+
+    gpu_s: float = 0.0
+    energy_j: float = 0.0
+    kinds: dict[str, float] = field(default_factory=dict)
+    """GPU time by the profile of jobs; empty for jobs without one."""
+
+    def add(self, kind: str, gpu_s: float, energy_j: float) -> None:
+        """Count some more."""
+        self.gpu_s += gpu_s
+        self.energy_j += energy_j
+        self.kinds[kind] = self.kinds.get(kind, 0.0) + gpu_s
+
+
 class Collector:
     """Watches events and commands; energy and GPU time are booked when they change."""
 
@@ -58,8 +75,13 @@ class Collector:
         """Start with no job."""
         self._core = core
         self.outcomes: dict[str, JobOutcome] = {}
-        self._held: dict[str, tuple[float, float, int]] = {}
-        """Since when (s) each job draws how much (W) and holds how many GPUs."""
+        self.by_model: dict[str, ModelUse] = {}
+        """By GPU model; jobs across models are counted under `A100+T4`."""
+        self._held: dict[str, tuple[float, float, int, str]] = {}
+        """Since when (s) each job draws how much (W) and holds how many GPUs of which models."""
+        nodes = core.config.cluster.nodes
+        self._model_names = sorted({node.gpu_model for node in nodes if node.gpu_count})
+        self._kinds: dict[str, str] = {}
         self._partners: dict[str, list[str]] = {}
         """With whom jobs share devices, where they do."""
 
@@ -72,6 +94,7 @@ class Collector:
         """Take note of one event and of what the core made of it."""
         if isinstance(event, JobSubmitted) and event.job.id not in self.outcomes:
             self.outcomes[event.job.id] = _outcome(event.job)
+            self._kinds[event.job.id] = event.job.profile
         touched: dict[str, None] = {}
         for command in commands:
             if type(command) is not WakeAt:
@@ -142,14 +165,25 @@ class Collector:
         now_s = core.now_s
         before = self._held.pop(job_id, None)
         if before is not None:
-            since_s, draw_w, gpus = before
+            since_s, draw_w, gpus, models = before
             seconds = now_s - since_s
             outcome.energy_j += draw_w * seconds
             outcome.gpu_s += gpus * seconds
             outcome.held_s += seconds
+            if gpus and seconds:
+                kind = self._kinds.get(job_id, "")
+                use = self.by_model.setdefault(models, ModelUse())
+                use.add(kind, gpus * seconds, draw_w * seconds)
         job = core.jobs.get(job_id)
         if job is not None and job.allocations:
-            self._held[job_id] = now_s, core.watts.held_w(job_id), job.gpus
+            draw_w = core.watts.held_w(job_id)
+            self._held[job_id] = now_s, draw_w, job.gpus, self._models(job.allocations)
+
+    def _models(self, allocations: Sequence[Allocation]) -> str:
+        if len(self._model_names) == 1:
+            return self._model_names[0]
+        nodes = self._core.config.cluster.nodes
+        return "+".join(sorted({nodes[one.node].gpu_model for one in allocations if one.gpus}))
 
 
 def _outcome(spec: JobSpec) -> JobOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from wattherd.errors import UserError
@@ -58,6 +58,26 @@ TermsOf = Callable[[SchedulerContext], OrderedTerms]
 def ordered(terms_of: TermsOf) -> dict[str, SchedulerOf]:
     """All of them, on the terms of one setting."""
     return {name: partial(_build, make, terms_of) for name, make in MAKERS.items()}
+
+
+def by_speed(terms_of: TermsOf) -> dict[str, SchedulerOf]:
+    """Those that let who runs go on, each job on the GPU model on which it is fastest.
+
+    No orders that reckon with what is left of running jobs: they take it as time at one speed.
+    """
+    return {
+        f"{name}@fastest": partial(_build_by_speed, MAKERS[name], terms_of)
+        for name in ("fifo", "fifo-first-fit", "sjf")
+    }
+
+
+def _build_by_speed(
+    make: Callable[[OrderedTerms, SchedulerContext], Ordered],
+    terms_of: TermsOf,
+    given: SchedulerContext,
+) -> BuiltScheduler:
+    planner = replace(make(terms_of(given), given), fastest=True)
+    return BuiltScheduler(planner=planner, rigid=True)
 
 
 def _build(

@@ -21,7 +21,7 @@ from wattherd.experiments.schedule.budget_notes import notes_before
 from wattherd.experiments.schedule.power_tree import budget_events
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.simulators import PublishedSimulator
-from wattherd.experiments.schedule.summary import level_rows, summary
+from wattherd.experiments.schedule.summary import level_rows, model_rows, summary
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import Event, JobSubmitted
 from wattherd.model.job import JobSpec
@@ -176,6 +176,7 @@ def simulate(setting: ComparisonSetup, policy: str) -> ComparedRun:
     check_conserved(collector, meter, usage)
     outcomes = list(collector.outcomes.values())
     row = summary(policy, outcomes, meter, usage, alone_s=_alone_s(given), cpu_s=cpu_s)
+    row |= model_rows(collector.by_model) if len(collector.by_model) > 1 else {}
     row |= level_rows(branches.levels()) if branches else {}
     row |= bill.row() if bill else {}
     return ComparedRun(

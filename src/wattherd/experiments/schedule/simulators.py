@@ -16,7 +16,13 @@ from wattherd.estimate.locality import Locality
 from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.experiments.schedule import plugin_policies
-from wattherd.experiments.schedule.ordered import OrderedTerms, in_turn, ordered, preemptive
+from wattherd.experiments.schedule.ordered import (
+    OrderedTerms,
+    by_speed,
+    in_turn,
+    ordered,
+    preemptive,
+)
 from wattherd.experiments.schedule.ps_mix import PLANNERS, taught_judge
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
@@ -368,7 +374,7 @@ PRESETS: Mapping[str, PublishedSimulator] = {
         round_s=0.0,
         restart_s=0.0,
         plant=_duration_plant,
-        schedulers={**ANYWHERE, **ordered(_plain)},
+        schedulers={**ANYWHERE, **ordered(_plain), **by_speed(_plain)},
         any_restart=True,
     ),
     "locality": PublishedSimulator(

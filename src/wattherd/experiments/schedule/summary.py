@@ -9,7 +9,7 @@ from dataclasses import asdict
 import numpy as np
 
 from wattherd.sim.branch_meter import LevelUse
-from wattherd.sim.collector import JobOutcome
+from wattherd.sim.collector import JobOutcome, ModelUse
 from wattherd.sim.meter import EnergyMeter
 from wattherd.sim.usage import UsageMeter
 
@@ -26,6 +26,22 @@ JOB_COLUMNS = (
     "preemptions",
     "detail",
 )
+
+
+def model_rows(by_model: Mapping[str, ModelUse]) -> dict[str, object]:
+    """Which jobs went where, at which watts: GPU hours and mean draw per GPU by GPU model."""
+    return {
+        "by_model": {
+            model: {
+                "gpu_h": use.gpu_s / 3600,
+                "mean_w": use.energy_j / use.gpu_s,
+                "gpu_h_by_profile": {
+                    kind: gpu_s / 3600 for kind, gpu_s in sorted(use.kinds.items())
+                },
+            }
+            for model, use in sorted(by_model.items())
+        }
+    }
 
 
 def summary(

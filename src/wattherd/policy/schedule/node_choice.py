@@ -96,6 +96,15 @@ def spread(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
     return most_free(room, tasks)
 
 
+def confined(place: Place, mask: NodeMask) -> Place:
+    """The same rule on the nodes of `mask` (N,) alone."""
+
+    def placed(room: Ints, whole: Ints, tasks: int) -> list[Share] | None:
+        return place(inside(room, mask), whole, tasks)
+
+    return placed
+
+
 PLACEMENTS: dict[str, Place] = {
     "yarn": yarn,
     "consolidated": consolidated,

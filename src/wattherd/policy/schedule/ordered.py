@@ -26,7 +26,14 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.eligibility import NodeMask, able_nodes, inside
 from wattherd.policy.schedule.job_order import Heads, JobOrder, RankingRules
-from wattherd.policy.schedule.node_choice import Ints, Place, consolidated, shares_of, whole_tasks
+from wattherd.policy.schedule.node_choice import (
+    Ints,
+    Place,
+    confined,
+    consolidated,
+    shares_of,
+    whole_tasks,
+)
 from wattherd.policy.schedule.priorities import JobStanding
 from wattherd.policy.schedule.repack import RepackTrial, admit_anew
 
@@ -117,7 +124,8 @@ class Ordered:
     """One planner for all orders.
 
     With `wakes` it asks for a cycle when time alone changes the order; without, it leaves that to
-    the rounds of the core.
+    the rounds of the core. With `fastest` a job goes to the GPU model on which it is fastest of
+    those with room for it, by `View.rates`, and across models only where no single one has room.
     """
 
     rules: RankingRules
@@ -126,6 +134,7 @@ class Ordered:
     preemptive: bool = True
     anew: Callable[[Sequence[int]], RepackTrial] | None = None
     wakes: bool = True
+    fastest: bool = False
 
     def plan(self, view: View, draft: Draft) -> None:
         """Admit in order; start what is admitted, stop what has to give way."""
@@ -179,6 +188,8 @@ class _Cycle:
     """How many jobs were looked at in vain since there is a reservation."""
     able: dict[str, NodeMask | None] = field(default_factory=dict)
     """Nodes that a job of some GPU models only could ever use."""
+    models: dict[str, NodeMask] = field(default_factory=dict)
+    """Nodes of each GPU model, once they are asked for."""
     running: list[JobStanding] | None = None
     """Jobs that ran before, in order, once they are asked for."""
 
@@ -223,7 +234,25 @@ class _Cycle:
 
     def _place(self, standing: JobStanding, within: Ints | None = None) -> list[Share] | None:
         job, mask = standing.job, self._able(standing.job.spec)
-        return shares_of(job, self.draft, self.planner.place, self.whole, within, mask)
+        place = self.planner.place
+        for nodes in self._by_speed(job.spec):
+            narrow = nodes if mask is None else nodes & mask
+            shares = shares_of(job, self.draft, confined(place, narrow), self.whole, within, narrow)
+            if shares is not None:
+                return shares
+        return shares_of(job, self.draft, place, self.whole, within, mask)
+
+    def _by_speed(self, spec: JobSpec) -> list[NodeMask]:
+        """Nodes of each GPU model, those on which a job is fastest first; none if all are alike."""
+        rates = self.view.rates
+        if not self.planner.fastest or not spec.gpus or not (rates.differs or rates.tabled):
+            return []
+        if not self.models:
+            nodes = self.view.nodes()
+            for model in sorted({node.gpu_model for node in nodes if node.gpu_count}):
+                self.models[model] = np.array([node.gpu_model == model for node in nodes])
+        found = [(-rates.rate(spec, model).per_s, model) for model in self.models]
+        return [self.models[model] for _, model in sorted(found)]
 
     def _able(self, spec: JobSpec) -> NodeMask | None:
         """Nodes that a job could ever use; the same for all jobs that take the same GPU models."""
