@@ -31,8 +31,9 @@ JOB_COLUMNS = (
 def model_rows(by_model: Mapping[str, ModelUse]) -> dict[str, object]:
     """Which jobs went where, at which watts: GPU hours and mean draw per GPU by GPU model."""
     return {
-        "by_model": {
-            model: {
+        "by_model": [
+            {
+                "model": model,
                 "gpu_h": use.gpu_s / 3600,
                 "mean_w": use.energy_j / use.gpu_s,
                 "gpu_h_by_profile": {
@@ -40,7 +41,7 @@ def model_rows(by_model: Mapping[str, ModelUse]) -> dict[str, object]:
                 },
             }
             for model, use in sorted(by_model.items())
-        }
+        ]
     }
 
 
