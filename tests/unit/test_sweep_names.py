@@ -24,6 +24,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "jobs.csv").write_text(JOBS)
     (tmp_path / "tree.yaml").write_text(TREE)
     (tmp_path / "rates.csv").write_text(RATES)
+    (tmp_path / "speeds.csv").write_text("kind,gpu_model,gpus,rate\nbert,T4,1,10\n")
     (tmp_path / "power.csv").write_text("profile,gpu_model,watts,rate\n")
     return tmp_path
 
@@ -76,6 +77,7 @@ def test_every_choice_is_part_of_the_name(folder: Path) -> None:
 FILES: dict[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
     "jobs": ("jobs.csv", lambda _: {}),
     "tree": ("tree.yaml", lambda folder: {"power_tree": str(folder / "tree.yaml")}),
+    "speeds": ("speeds.csv", lambda folder: {"speed": {"table": str(folder / "speeds.csv")}}),
     "rates": ("rates.csv", lambda folder: {"rates": str(folder / "rates.csv")}),
     "power profiles": (
         "power.csv", lambda folder: {"jobs": {"power_profiles": str(folder / "power.csv")}},

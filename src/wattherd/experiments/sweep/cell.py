@@ -95,12 +95,14 @@ class ScheduleCell:
             "power_profiles": scenario.jobs.power_profiles,
             "power_tree": scenario.power_tree if isinstance(scenario.power_tree, str) else None,
             "rates": scenario.rates,
+            "table": scenario.speed.table if scenario.speed is not None else None,
         }
         digests = {name: files.digest(path) for name, path in paths.items() if path is not None}
         if None in digests.values():
             return None
         for name, digest in digests.items():
-            group = stated["jobs"] if name in JobsFile.model_fields else stated
+            of_speed = stated["speed"] if name == "table" else stated
+            group = stated["jobs"] if name in JobsFile.model_fields else of_speed
             group[name] = digest
         return stated
 
