@@ -16,6 +16,7 @@ EXAMPLES = docs.REPOSITORY / "examples"
 TESTS = docs.REPOSITORY / "tests"
 RUN_BY = {
     "pollux-budget.yaml": "service/test_examples.py",
+    "three-gpu-types/scenario.yaml": "unit/test_fastest_model.py",
     "train/mlp.py": "service/test_training_jobs.py",
     "train/cnn.py": "service/test_training_jobs.py",
     "train/attention.py": "service/test_training_jobs.py",
