@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock clean
+.PHONY: help setup demo demo-pack demo-schedule test kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -99,6 +99,9 @@ type: .venv/.dev ## mypy --strict
 format: .venv/.dev ## rewrite the sources in the house style
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
+
+docs: .venv/.dev ## the documentation as a site in runs/docs/site; a dead link is an error
+	@.venv/bin/python scripts/site.py
 
 bench: .venv/.dev ## speed and memory, as in docs/speed.md
 	@.venv/bin/python benchmarks/run.py --svg docs/img/cost-per-arrival.svg

@@ -52,7 +52,7 @@ def _index(document: Schema) -> str:
 def _refusals() -> str:
     known = {**REFUSALS, 405: "Not by this method; `Allow` says by which"}
     rows = [(str(code), known[code]) for code in sorted(known)]
-    head = "## Errors\n\nEvery error is a [Refusal](#refusal).\n"
+    head = "## Errors\n\nEvery error is a [ApiRefusal](#apirefusal).\n"
     return f"{head}\n{_table(('status', 'when'), rows)}"
 
 
