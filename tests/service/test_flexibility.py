@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattherd.cli.main import main
+from wattherd.library.client import Client
 
 LOADS = "name,draw,floor,preemptible,works\na,10kW,6kW,no,100%\nb,5000,3000,yes,1\n"
 
@@ -48,6 +49,24 @@ def test_what_cannot_be_promised_in_full_is_said_and_is_exit_code_1(
     assert "promised  9,000 W from 10.0 min after the order, for 60.0 min" in out
     assert "which is all that can be" in out
     assert "stopped   b" in out
+
+
+def test_without_a_file_the_service_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, dict[str, object]]] = []
+    offer = {"reduction_w": 900.0, "from_s": 60.0, "for_s": 3600.0, "sure": 0.95,
+             "capped": ["j-1"], "stopped": []}  # fmt: skip
+
+    def get(_: Client, path: str, **query: object) -> dict[str, object]:
+        asked.append((path, query))
+        return {"asked_w": 1e3, "draw_w": 5e3, "met": False, "offer": offer, "steps": [offer]}
+
+    monkeypatch.setattr(Client, "get", get)
+    assert ran("promise", "--limit", "4kW", "--in", "1min") == 1
+    assert asked == [("power/promise", {"limit": "4kW", "in": "1min", "for": "1h", "sure": "95%"})]
+    assert "promised  900 W from " in capsys.readouterr().out
+    assert ran("promise", "--limit", "4kW", "--tree", "tree.yaml") == 2
 
 
 def test_losses_of_a_tree_count(capsys: pytest.CaptureFixture[str]) -> None:

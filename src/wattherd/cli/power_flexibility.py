@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
+from wattherd.cli.options import server_option
 from wattherd.cli.output import printed, prints
 
 _PATH = click.Path(path_type=Path)
 
 
 @click.command("promise")
-@click.argument("loads", type=_PATH)
+@click.argument("loads", type=_PATH, required=False)
+@server_option
 @click.option("--reduce", "reduce_", metavar="10kW", help="So much less than now is asked for.")
 @click.option("--limit", metavar="30kW", help="At most so much is asked for.")
 @click.option("--in", "lead", default="10min", show_default=True, help="From then on, from now.")
@@ -28,7 +30,8 @@ _PATH = click.Path(path_type=Path)
 @prints
 def promise(
     *,
-    loads: Path,
+    loads: Path | None,
+    server: str | None,
     reduce_: str | None,
     limit: str | None,
     lead: str,
@@ -44,13 +47,16 @@ def promise(
 ) -> int:
     """Answer a request for less power: how many watts, from when, for how long, how sure.
 
-    LOADS is a CSV file with `name,draw,floor` and, as far as known, `domain, idle, preemptible,
-    cap_time, stop_time, hold, works`. Exits with 1 if less can be promised than is asked for.
+    Without LOADS the running service answers, by what its jobs draw now. LOADS is a CSV file with
+    `name,draw,floor` and, as far as known, `domain, idle, preemptible, cap_time, stop_time, hold,
+    works`. Exits with 1 if less can be promised than is asked for.
     """
     from wattherd.devices.wire.device_errors import DeviceError
+    from wattherd.errors import UserError
     from wattherd.estimate.reduction_promise import promise as promised
     from wattherd.estimate.reduction_promise import weights_of
     from wattherd.experiments.grid import promise as flexibility
+    from wattherd.library.client import Client
     from wattherd.units import seconds, watts
     from wattherd.workload.tree_file import read_tree
 
@@ -60,6 +66,17 @@ def promise(
         )
     if (report is None) != (event is None):
         raise click.UsageError("--report and --event go together")
+    if loads is None:
+        if tree is not None or domain or other != "0W" or report is not None:
+            hint = "name the file of the loads, or leave --tree, --at, --other and --report out"
+            raise UserError("a service knows its own loads", field="LOADS", hint=hint)
+        asked = {"reduce": reduce_} if limit is None else {"limit": limit}
+        answer = Client(server).get(
+            "power/promise", **asked, **{"in": lead, "for": lasts, "sure": sure}
+        )
+        if not printed(answer, output):
+            _tell(answer)
+        return int(not answer["met"])
     given = flexibility.read_loads(loads)
     weight = weights_of(read_tree(tree) if tree else None, domain)
     other_w = watts(other, field="--other")

@@ -82,6 +82,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", f"{V1}/gpus/{{gpu}}/{{action}}"): Role.OPERATOR,
     ("GET", f"{V1}/power"): Role.VIEWER,
     ("GET", f"{V1}/power/tree"): Role.VIEWER,
+    ("GET", f"{V1}/power/promise"): Role.OPERATOR,
     ("PUT", f"{V1}/power"): Role.OPERATOR,
     ("PUT", f"{V1}/power/schedule"): Role.OPERATOR,
     ("PUT", f"{V1}/power/signals"): Role.ADMIN,

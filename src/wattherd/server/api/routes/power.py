@@ -11,14 +11,16 @@ from fastapi import Body, FastAPI, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
+from wattherd.experiments.grid.promise import share
 from wattherd.experiments.schedule.budget_notes import notes_at_work
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.server.api.http import TheCaller, TheSite, done, look_up
-from wattherd.server.api.schemas.power import LiveTreeDocument, PowerDocument
+from wattherd.server.api.schemas.power import LiveTreeDocument, PowerDocument, PromiseDocument
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView, power_document
 from wattherd.server.documents.privacy import of_power, seen_by
+from wattherd.server.documents.site_promise import site_promise
 from wattherd.server.site.power_tree import tree_document
 from wattherd.server.site.site import LiveSite
 from wattherd.units import seconds, watts
@@ -104,6 +106,33 @@ def routes(app: FastAPI) -> None:
         """
         levels, now_s = site.levels(), site.clock.now_s()
         return await look_up(site, lambda look: tree_document(look, levels, site.tree, now_s))
+
+    @app.get("/api/v1/power/promise", responses=answers(PromiseDocument))
+    async def power_promise(
+        site: TheSite,
+        reduce: Annotated[str | None, Query(description="so much less, `2kW`")] = None,
+        limit: Annotated[str | None, Query(description="so much at most, or all")] = None,
+        lead: Annotated[str, Query(alias="in", description="from then on, from now")] = "10min",
+        lasts: Annotated[str, Query(alias="for", description="for so long")] = "1h",
+        sure: Annotated[str, Query(description="how sure it is to be")] = "95%",
+    ) -> dict[str, Any]:
+        """What can be promised of a reduction that is asked for: watts, from when, how sure.
+
+        By what the jobs that run draw now. Nothing is ordered: a budget that is announced is.
+        """
+        if reduce is not None and limit is not None:
+            raise UserError("needs one of `reduce` and `limit`", field="reduce", hint="reduce=2kW")
+        reduce_w = None if reduce is None else watts(reduce, field="reduce")
+        limit_w = None if limit is None else watts(limit, field="limit")
+        lead_s, for_s = seconds(lead, field="in"), seconds(lasts, field="for")
+        certain, now_s = share(sure, "sure"), site.clock.now_s()
+        return await look_up(
+            site,
+            lambda look: site_promise(
+                look, now_s, reduce_w=reduce_w, limit_w=limit_w, lead_s=lead_s, for_s=for_s,
+                sure=certain,
+            ),
+        )  # fmt: skip
 
     @app.put("/api/v1/power", responses=answers(PowerDocument))
     async def set_power(

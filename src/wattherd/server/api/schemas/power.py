@@ -152,6 +152,30 @@ class LiveTreeDocument(ApiShape):
     rows: list[LiveTreeRow] = told("in the order of the drawing, from the top")
 
 
+class PromisedReduction(ApiShape):
+    """Watts less than now, when, and what is done for it."""
+
+    reduction_w: float = told("less than is drawn now", 1800.0)
+    from_s: float = told("after the order", 600.0)
+    for_s: float = told("for so long", 3600.0)
+    sure: float = told("the probability with which it is reached", 0.95)
+    capped: list[str] = told("jobs at their lowest cap", ["j-12"])
+    stopped: list[str] = told("jobs that are stopped", ["j-14"])
+
+
+class PromiseDocument(ApiShape):
+    """What can be promised of a reduction that was asked for."""
+
+    schema_: Literal["wattherd.promise/1"] = version("wattherd.promise/1")
+    at: str | None = told("when the draw was last sampled", MORNING)
+    stated: Stated = told("whether that is measured, or comes from a model", "measured")
+    asked_w: float = told("less than now", 2000.0)
+    met: bool = told("whether as much can be promised", False)  # noqa: FBT003 - an example
+    draw_w: float = told("of the whole site", 7420.0)
+    offer: PromisedReduction = told("what is promised: the least that is done for it")
+    steps: list[PromisedReduction] = told("the most that can be promised at each time")
+
+
 class DeviceRow(ApiShape):
     """One device: who is on it, what it draws and may draw."""
 
