@@ -88,9 +88,10 @@ test-servers: .venv/.dev ## servers that tests talk to (Debian packages, as root
 mutation: .venv/.dev ## change the core in one place at a time: do quick tests notice? (MINUTES=10)
 	@.venv/bin/python scripts/mutation.py --minutes $(or $(MINUTES),10) $(MODULES)
 
-lint: .venv/.dev ## ruff and the import contracts
+lint: .venv/.dev ## ruff, spelling and the import contracts
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/codespell *.md docs src sdk/src scripts deploy
 	@.venv/bin/lint-imports --no-logo 2>/dev/null | tail -n 1 | grep '0 broken'
 
 type: .venv/.dev ## mypy --strict

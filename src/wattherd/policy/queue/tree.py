@@ -122,7 +122,7 @@ class QueuePlace:
         """GPUs of `total` that one user may hold in it, however idle the cluster is.
 
         Where a leaf is promised less than one GPU, the factor counts from one GPU (YARN: "allow
-        progress for queues with miniscule capacity").
+        progress for queues with minuscule capacity").
         """
         factor = self.queue.user_limit_factor
         if factor == NO_FACTOR or self.guaranteed <= 0:
