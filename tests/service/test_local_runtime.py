@@ -47,7 +47,7 @@ def test_what_cannot_be_run_says_why(site: Site) -> None:
     site.wait(job, "Failed")
     end = run_dir.read(site.root / job / "run-1" / "exit.json")
     assert end is not None
-    assert "No such file" in end["why"]
+    assert "no such file" in end["why"]
 
 
 def test_a_held_job_gets_sigterm_and_goes_on_later(site: Site) -> None:
