@@ -662,6 +662,7 @@ class KubeScheduler:
             allowed,
             self.way.confined,
             self._places_on(planned.fleet),
+            lambda one: eligible.preferred(one.pod),
             Diagnosis(chooser, eligible),
         )
 

@@ -35,7 +35,8 @@ class Seating:
     """Seats `works` (by job id) by `chooser`, on the account of `planned`.
 
     `allowed` are the nodes (N,) that a member may go to at all, kin are `confined` to one place
-    and gangs to one of `topology`, `diagnosis` says why a member finds none.
+    and gangs to one of `topology`, `preferred` are nodes in the order in which it would have them,
+    `diagnosis` says why a member finds none.
     """
 
     works: Mapping[str, Workload]
@@ -44,6 +45,7 @@ class Seating:
     allowed: Callable[[WorkloadPod], Mask]
     confined: ConfinedPods
     topology: TopologyPlaces
+    preferred: Callable[[WorkloadPod], Sequence[Mask]]
     diagnosis: Diagnosis
     findings: dict[str, PodFinding] = field(default_factory=dict)
     """By id of each work that found no place: why, as far as it is not for the core to say."""
@@ -184,7 +186,7 @@ class Seating:
         seated: list[WorkloadPod] = []
         for member in members:
             may = together.narrowed(member, trial.narrowed(member, self._may(member)))
-            spot, added = self.chooser.choose(member.ask, may)
+            spot, added = self._choose(member, may)
             if spot is None:
                 if tells:
                     self._note(tells, seated, members[len(seated) :], trial, together)
@@ -196,6 +198,18 @@ class Seating:
             spots.append(spot)
             seated.append(member)
         return spots, None
+
+    def _choose(self, member: WorkloadPod, may: Mask) -> tuple[Spot | None, int]:
+        """By the policy, among the nodes that a member would rather have, as long as one will do.
+
+        Scores of policies have no common scale by which a weight could be added to them.
+        """
+        for liked in self.preferred(member):
+            if (may & liked).any():
+                spot, added = self.chooser.choose(member.ask, may & liked)
+                if spot is not None:
+                    return spot, added
+        return self.chooser.choose(member.ask, may)
 
     def _may(self, member: WorkloadPod) -> Mask:
         return self._reaches(member) & self._fleet.open_for(member.ask)
