@@ -53,7 +53,7 @@ CLUSTER = ClusterSpec(
 )
 """Two sizes and more: some rules look at the largest node, which a job may not use."""
 SCHEDULERS = sorted(preset("none").schedulers)
-IN_TURN = ("fifo", "strict-yarn")
+IN_TURN = ("fifo", "fifo@fastest", "strict-yarn")
 """Nothing passes the first one that waits, by design: nobody waits there before the last one."""
 STEPS = times(300)
 ENOUGH_PLANS = 400
