@@ -35,6 +35,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "tenants set": ("a", "--gpus", "4"),
     "token revoke": ("abc",),
     "power set": ("40kW",),
+    "power promise": ("--limit", "6kW"),
 }
 """What a command cannot do without."""
 LEFT_OUT = {"context": "asks nobody", "top": "takes the screen; `watch` and it begin alike"}

@@ -114,6 +114,16 @@ def test_nobody_is_stopped_for_a_job_that_would_not_fit_even_then() -> None:
     assert told.stops("low") == []
 
 
+@pytest.mark.parametrize("free", range(3))
+def test_small_jobs_make_room_together_for_a_task_of_several_gpus(free: int) -> None:
+    """Each alone gives less than a task takes, which is no reason to stop none of them."""
+    small = [timed(f"s{at}", 1, at_s=float(at)) for at in range(4 - free)]
+    boss = timed("boss", at_s=5.0, priority=1, lasts_s=10.0, roles=(TaskRole(gpu_count=3),))
+    told = story(preemptive(Priority()), *small, boss, gpus=(4,))
+    stopped = [one.id for one in small if told.stops(one.id)]
+    assert (told.starts("boss"), stopped) == ([5.0], [one.id for one in small[1:]])
+
+
 T4_AND_V100 = ClusterSpec(
     tuple(
         NodeSpec(name=model, cpu_milli=96_000, memory_mib=786_432, gpu_count=4, gpu_model=model)
@@ -187,6 +197,16 @@ def test_who_has_only_just_started_counts_for_the_reservation() -> None:
     long = timed("long", 1, lasts_s=300.0)
     told = story(in_turn(Fifo(), Discipline.BACKFILL), first, wide, long)
     assert (told.starts("wide"), told.starts("long")) == ([100.0], [110.0])
+
+
+def test_the_reservation_of_a_task_of_several_gpus_counts_small_jobs_together() -> None:
+    """None of the four leaves as many as it takes: without a reservation others pass for ever."""
+    small = [timed(f"s{at}", 1, lasts_s=40.0 + 20.0 * at) for at in range(4)]
+    task = timed("task", at_s=1.0, lasts_s=10.0, roles=(TaskRole(gpu_count=4),))
+    stream = [timed(f"l{at}", 1, at_s=2.0 + at, lasts_s=300.0) for at in range(3)]
+    told = story(in_turn(Fifo(), Discipline.BACKFILL), *small, task, *stream, gpus=(4,))
+    assert told.starts("task") == [100.0]
+    assert {start for one in stream for start in told.starts(one.id)} == {110.0}
 
 
 def test_backfill_lets_pass_who_keeps_off_the_reserved_devices() -> None:

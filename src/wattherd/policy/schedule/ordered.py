@@ -21,6 +21,7 @@ from enum import Enum, StrEnum, auto
 import numpy as np
 from numpy.typing import NDArray
 
+from wattherd.model.allocation import Allocation
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, Share, View
@@ -79,17 +80,25 @@ def reserve(
     gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
     mask = able_nodes(view, standing.job.spec)
     whole, each = inside(whole_tasks(role, gpus, room), mask), max(role.gpu_count, 1)
+    odd = free % each
     for end_s, one in _ends(running, now_s):
         for allocation in one.job.wanted:
             free[allocation.node] += len(allocation.gpus)
             if mask is None or mask[allocation.node]:
-                room[allocation.node] += len(allocation.gpus) // each
+                _gain(room, odd, allocation, each)
         shares = place(room, whole, role.count)
         if shares is not None:
             for share in shares:
                 free[share.node] -= share.tasks * role.gpu_count
             return Reservation(end_s, free)
     return Reservation(math.inf, gpus.copy())
+
+
+# Of three jobs that leave a node one GPU each none makes room for a task of three; all do.
+def _gain(room: Ints, odd: Ints, gone: Allocation, each: int) -> None:
+    """Count what a job leaves on a node as tasks of `each` GPUs in `room`; the rest is `odd`."""
+    tasks, odd[gone.node] = divmod(int(odd[gone.node]) + len(gone.gpus), each)
+    room[gone.node] += tasks
 
 
 def _ends(running: Iterable[JobStanding], now_s: float) -> list[tuple[float, JobStanding]]:
@@ -338,10 +347,11 @@ class _Cycle:
         """The last of those who come `later` that make room together; empty if all do not."""
         role, mask = standing.job.spec.roles[0], self._able(standing.job.spec)
         room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
+        odd = self.draft.free_gpus() % each
         for count, victim in enumerate(later, start=1):
             for allocation in victim.job.wanted:
                 if mask is None or mask[allocation.node]:
-                    room[allocation.node] += len(allocation.gpus) // each
+                    _gain(room, odd, allocation, each)
             whole = inside(whole_tasks(role, self.whole, room), mask)
             shares = self.planner.place(room, whole, role.count)
             if shares is not None:
