@@ -79,7 +79,7 @@ def test_every_example_is_in_the_wheel(wheels: Path) -> None:
     with zipfile.ZipFile(wheel) as inside:
         shipped = {name for name in inside.namelist() if name.startswith("wattherd/examples/")}
     top = docs.REPOSITORY / "examples"
-    kept = {one for kind in ("*.py", "*.toml", "*.yaml") for one in top.rglob(kind)}
+    kept = {one for kind in ("*.py", "*.toml", "*.yaml", "*.csv") for one in top.rglob(kind)}
     assert shipped == {f"wattherd/examples/{one.relative_to(top)}" for one in kept}
 
 

@@ -13,7 +13,7 @@ from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
-KINDS = frozenset({".py", ".toml", ".yaml"})
+KINDS = frozenset({".csv", ".py", ".toml", ".yaml"})
 
 
 @click.group()
@@ -81,8 +81,10 @@ def folder() -> Path:
 
 
 def _what(path: Path) -> str:
-    """The first line that tells what it is."""
+    """The first line that tells what it is, or the columns of a table."""
     first = path.read_text(encoding="utf-8").partition("\n")[0]
+    if path.suffix == ".csv":
+        return f"A table: {first.replace(',', ', ')}"
     return first.strip('"# ').removesuffix('"""')
 
 
