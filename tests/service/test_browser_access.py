@@ -103,7 +103,5 @@ def test_a_page_of_a_job_does_nothing_in_the_name_of_who_opens_it(
             lambda: guarded.ask("GET", "/api/v1/power", "admin").json["budget_w"] == 6000.0
         )
     finally:
-        try:
-            context.close()
-        finally:
-            guarded.close()
+        # The context ends with its browser: where a page has opened another, to close it may hang.
+        guarded.close()
