@@ -64,7 +64,8 @@ class _Worker:
         if not self._ready and end:
             self._come, self._ready = rest, True
             self._time()
-            return None
+            # A short task's answer may have come in the same read: nothing follows it to wake us.
+            line, end, rest = self._come.partition(b"\n")
         if end:
             self._come = rest
             found: dict[str, Any] = json.loads(line)
