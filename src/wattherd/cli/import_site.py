@@ -21,7 +21,11 @@ _SHOWN = 5
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("file", metavar="FILE|-")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR"
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder for the scenario, jobs, nodes and what was assumed.",
 )
 @click.option("--cluster", metavar="16x8:A100", help="Instead of the nodes that the log names.")
 @click.option("--gpu-model", default="A100", show_default=True, help="Where the log names none.")

@@ -22,7 +22,12 @@ _OPTIONS = (
         "--curves", required=True, type=click.Path(path_type=Path), help="Measured points."
     ),
     click.option(
-        "--format", "kind", default="native", show_default=True, metavar="native|zeus|emerald"
+        "--format",
+        "kind",
+        default="native",
+        show_default=True,
+        metavar="native|zeus|emerald",
+        help="Format of the curves.",
     ),
     click.option("--tree", type=click.Path(path_type=Path), help="Power tree with budgets (YAML)."),
     click.option(

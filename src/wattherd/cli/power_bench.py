@@ -33,7 +33,9 @@ def _names(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--pairs", is_flag=True, help="Also every two faults at once.")
 @click.option("--quick", is_flag=True, help="Shorter scenarios: 180 or 240 s, not 360 or 600 s.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write a page, plots, tables.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Of loads and faults."
+)
 @prints
 def bench(
     *,

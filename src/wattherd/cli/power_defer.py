@@ -15,7 +15,13 @@ _PATH = click.Path(path_type=Path)
 @click.command("defer")
 @click.argument("jobs", type=_PATH)
 @click.option("--rates", required=True, metavar="FILE|URL", help="Prices, carbon intensities.")
-@click.option("--by", type=click.Choice(["carbon", "cost"]), default="carbon", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["carbon", "cost"]),
+    default="carbon",
+    show_default=True,
+    help="What is to be lowest: emissions or price.",
+)
 @click.option("--rule", "rules", metavar="A,B,…", help="Rules to compare; default: all.")
 @click.option("--wait", default="24h", show_default=True, help="For jobs without a deadline.")
 @click.option("--gpu", "gpu", default="300W", show_default=True, help="Draw of a busy GPU.")

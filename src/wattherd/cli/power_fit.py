@@ -23,7 +23,12 @@ _PRECISIONS = "fp32|tf32|fp16"
 @click.command("learn")
 @click.argument("curves", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "kind", default="native", show_default=True, metavar="native|zeus|emerald"
+    "--format",
+    "kind",
+    default="native",
+    show_default=True,
+    metavar="native|zeus|emerald",
+    help="Format of the curves.",
 )
 @click.option("--shares", default="0.6,0.7,0.8", show_default=True, help="Budgets, of all draw.")
 @click.option("--samples", default=20, show_default=True, help="Noisy samples of each job.")
@@ -128,11 +133,24 @@ def _show_lesson(document: dict[str, Any]) -> None:
 
 @click.command("fit")
 @click.argument("files", nargs=-1, required=True, metavar="[GPU=]FILE...")
-@click.option("--format", "kind", default="native", show_default=True, metavar=POWER_FORMATS)
+@click.option(
+    "--format",
+    "kind",
+    default="native",
+    show_default=True,
+    metavar=POWER_FORMATS,
+    help="Format of the measured files.",
+)
 @click.option(
     "--train", type=click.Path(path_type=Path), help="Zeus' training summary: learning rates."
 )
-@click.option("--learner", default="boosting", show_default=True, metavar="linear|boosting|network")
+@click.option(
+    "--learner",
+    default="boosting",
+    show_default=True,
+    metavar="linear|boosting|network",
+    help="What learns watts from features.",
+)
 @click.option("--models", type=click.Path(path_type=Path), help="Folder for the next version.")
 @click.option("--out", type=click.Path(path_type=Path), help="File for this model alone.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and learners.")
@@ -295,7 +313,14 @@ def _lost(one: dict[str, Any]) -> str:
 @click.command("refit")
 @click.argument("files", nargs=-1, required=True, metavar="[GPU=]FILE...")
 @click.option("--models", required=True, type=click.Path(path_type=Path), help="Folder.")
-@click.option("--format", "kind", default="native", show_default=True, metavar=POWER_FORMATS)
+@click.option(
+    "--format",
+    "kind",
+    default="native",
+    show_default=True,
+    metavar=POWER_FORMATS,
+    help="Format of the measured files.",
+)
 @click.option("--train", type=click.Path(path_type=Path), help="Zeus' training summary.")
 @click.option("--every", default="7d", show_default=True, help="Greatest age of a model.")
 @click.option("--growth", default=0.2, show_default=True, help="Share of new rows that suffices.")

@@ -12,9 +12,21 @@ from wattherd.cli.output import printed, prints
 
 
 @click.command("train-rl")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Of episodes and of the search.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Policy file.")
-@click.option("--generations", type=click.IntRange(min=1), default=40, show_default=True)
+@click.option(
+    "--generations",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="Rounds of the search.",
+)
 def train_rl(*, seed: int, out: Path, generations: int) -> None:
     """Train a policy that proposes watts for jobs, in simulated episodes (a minute or two).
 
@@ -33,8 +45,20 @@ def train_rl(*, seed: int, out: Path, generations: int) -> None:
 
 @click.command("judge-rl")
 @click.argument("policy", type=click.Path(path_type=Path))
-@click.option("--seed", type=click.IntRange(min=0), default=9001, show_default=True)
-@click.option("--episodes", type=click.IntRange(min=2), default=200, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=9001,
+    show_default=True,
+    help="Of the first episode.",
+)
+@click.option(
+    "--episodes",
+    type=click.IntRange(min=2),
+    default=200,
+    show_default=True,
+    help="How many are judged.",
+)
 @prints
 def judge_rl(*, policy: Path, seed: int, episodes: int, output: str) -> None:
     """A trained policy beside the known rules, on the same episodes that it never saw.

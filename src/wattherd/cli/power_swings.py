@@ -39,7 +39,9 @@ FASTEST_S = 0.001
     help="Of --jobs, also with storage beside them: 250kW,2kWh (,0.9 comes back).",
 )
 @click.option("--drift", default=0.0, show_default=True, help="By how much their pace differs.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of when jobs begin."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Also write a page, plots, tables.")
 @prints
 def swings(

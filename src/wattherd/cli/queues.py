@@ -52,10 +52,33 @@ def _show(document: Mapping[str, Any], output: str) -> None:
 def _fields(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         [
-            click.option("--guaranteed", "guaranteed_pct", type=float, metavar="PCT"),
-            click.option("--maximum", "maximum_pct", type=float, metavar="PCT"),
-            click.option("--user-limit", "user_limit_pct", type=float, metavar="PCT"),
-            click.option("--user-limit-factor", type=float, metavar="FACTOR"),
+            click.option(
+                "--guaranteed",
+                "guaranteed_pct",
+                type=float,
+                metavar="PCT",
+                help="Share of its parent that is promised to it.",
+            ),
+            click.option(
+                "--maximum",
+                "maximum_pct",
+                type=float,
+                metavar="PCT",
+                help="Most of its parent that it may use.",
+            ),
+            click.option(
+                "--user-limit",
+                "user_limit_pct",
+                type=float,
+                metavar="PCT",
+                help="Share of the queue that each of its users can count on.",
+            ),
+            click.option(
+                "--user-limit-factor",
+                type=float,
+                metavar="FACTOR",
+                help="Most of one user, as a multiple of the promised share; -1: no limit.",
+            ),
             click.option("--order", help="Order of its jobs: fifo, ..."),
             click.option(
                 "--scale-others", is_flag=True, help="Its siblings' guarantees make up for it."

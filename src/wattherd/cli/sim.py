@@ -143,7 +143,13 @@ def pack(
 @sim.command("churn")
 @click.option("--nodes", required=True, type=click.Path(path_type=Path), help="Node list (CSV).")
 @click.option("--pods", required=True, type=click.Path(path_type=Path), help="Pod list (CSV).")
-@click.option("--policy", default=DEFAULT_POLICIES, show_default=True, metavar="A,B,…")
+@click.option(
+    "--policy",
+    default=DEFAULT_POLICIES,
+    show_default=True,
+    metavar="A,B,…",
+    help="Placement policies, see `wattherd policies`.",
+)
 @click.option(
     "--load",
     default=0.9,
@@ -151,8 +157,16 @@ def pack(
     type=click.FloatRange(0, 100, min_open=True),
     help="GPU time offered in the long run, over the cluster's GPU capacity.",
 )
-@click.option("--arrivals", default=30_000, show_default=True, type=click.IntRange(1, 10_000_000))
-@click.option("--seed", default="1", show_default=True, metavar="N|A..B|A,B,C")
+@click.option(
+    "--arrivals",
+    default=30_000,
+    show_default=True,
+    type=click.IntRange(1, 10_000_000),
+    help="Pods that arrive.",
+)
+@click.option(
+    "--seed", default="1", show_default=True, metavar="N|A..B|A,B,C", help="One run for each."
+)
 @prints
 def churn(
     *, nodes: Path, pods: Path, policy: str, load: float, arrivals: int, seed: str, output: str

@@ -23,7 +23,11 @@ SCHEMA = "wattherd.mix/1"
 
 @click.command("mix")
 @click.option(
-    "--policy", default="fifo,tiresias,optimus,aiturbo", show_default=True, metavar="A,B,…"
+    "--policy",
+    default="fifo,tiresias,optimus,aiturbo",
+    show_default=True,
+    metavar="A,B,…",
+    help="Schedulers to compare.",
 )
 @click.option(
     "--unpredictable",
@@ -32,9 +36,23 @@ SCHEMA = "wattherd.mix/1"
     metavar="P,P,…",
     help="Percent of jobs whose loss never tells how long they will run.",
 )
-@click.option("--seed", default="0..7", show_default=True, metavar="N|A..B|A,B,C")
-@click.option("--jobs", default=160, show_default=True, type=click.IntRange(1, 10_000))
-@click.option("--gpus", default=64, show_default=True, type=click.IntRange(8, 4096))
+@click.option(
+    "--seed", default="0..7", show_default=True, metavar="N|A..B|A,B,C", help="One run for each."
+)
+@click.option(
+    "--jobs",
+    default=160,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="How many jobs arrive.",
+)
+@click.option(
+    "--gpus",
+    default=64,
+    show_default=True,
+    type=click.IntRange(8, 4096),
+    help="GPUs of the cluster.",
+)
 @click.option(
     "--load",
     default=8.0,
@@ -42,8 +60,15 @@ SCHEMA = "wattherd.mix/1"
     type=click.FloatRange(0, 1000, min_open=True),
     help="GPU time asked for while jobs arrive, over the GPU time there is; above 1 is a burst.",
 )
-@click.option("--processes", type=click.IntRange(1, 256), help="Runs at a time.  [one per core]")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="F.svg")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), help="Runs at a time.  [default: one per core]"
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F.svg",
+    help="Also write a plot.",
+)
 @prints
 def mix(
     *,

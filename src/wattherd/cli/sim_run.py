@@ -30,10 +30,22 @@ _SHOWN = 3
 @click.option("--format", "kind", default="pollux", show_default=True, help="Its format.")
 @click.option("--profiles", type=click.Path(path_type=Path), help="Profiles the format needs.")
 @click.option("--power-profiles", type=click.Path(path_type=Path), help="Measured power (CSV).")
-@click.option("--cluster", default="16x4:T4", show_default=True, metavar="16x4:T4|V100M16=8,…")
+@click.option(
+    "--cluster",
+    default="16x4:T4",
+    show_default=True,
+    metavar="16x4:T4|V100M16=8,…",
+    help="Nodes x GPUs : model, or GPUs by model.",
+)
 @click.option("--preset", default="pollux-osdi21", show_default=True, help="Job model and rounds.")
 @click.option("--restart", metavar="30s", help="Pause after every start (presets none, locality).")
-@click.option("--policy", default="tiresias", show_default=True, metavar="A,B,…")
+@click.option(
+    "--policy",
+    default="tiresias",
+    show_default=True,
+    metavar="A,B,…",
+    help="Schedulers, see `wattherd policies`.",
+)
 @click.option(
     "--budget", metavar="40kW|0:40kW,2h:30kW", help="Watts for all GPUs, constant or in steps."
 )
@@ -43,7 +55,13 @@ _SHOWN = 3
 @click.option("--tree", type=click.Path(path_type=Path), help="Power tree with budgets (YAML).")
 @click.option("--rates", metavar="FILE|URL", help="Prices and carbon intensities of energy.")
 @click.option("--start", metavar="TIME", help="When the run begins, for --rates.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Of everything that is drawn by lot.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory.")
 @click.option(
     "--log/--no-log",

@@ -30,7 +30,13 @@ def token() -> None:
 
 @token.command()
 @click.option("--user", default=getpass.getuser, help="Whose it is.  [default: you]")
-@click.option("--role", type=click.Choice(ROLES), default="user", show_default=True)
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="user",
+    show_default=True,
+    help="What its holder may do.",
+)
 @click.option("--tenant", default="", help="Whose jobs alone are seen; none for operators, admins.")
 @click.option("--name", default="", help="What it is for.")
 @click.option("--expires", metavar="TIME", help="Until when: 90d.  [default: for ever]")

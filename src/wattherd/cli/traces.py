@@ -173,8 +173,20 @@ def generate(
     help="Measured power profiles that jobs may have.",
 )
 @click.option("--longest", default="12h", show_default=True, help="Limit of run times.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE.csv")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Of everything that is drawn by lot.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="File for the jobs.",
+)
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 def generate_training_jobs(
     *,

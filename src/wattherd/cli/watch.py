@@ -24,7 +24,13 @@ AGAIN_S = 2.0
 @click.option("--after", default="", help="Id of an event (as in JSON): begin behind it.")
 @click.option("--past", is_flag=True, help="Tell what is still known, and end.")
 @server_option
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="A line for people, or one JSON document a line.",
+)
 def watch(
     *, job: str, kind: tuple[str, ...], after: str, past: bool, server: str | None, output: str
 ) -> None:

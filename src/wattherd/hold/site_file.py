@@ -70,10 +70,19 @@ class FeedSpec(MovesSpec):
     `feed` is the one that it hangs on, the site if none is named.
     """
 
-    feed: str | None = None
-    limit: str | float | None = None
-    rated: str | float | None = None
-    meter: str | None = None
+    feed: str | None = Field(
+        default=None, description="the level that it hangs on; the site if none"
+    )
+    limit: str | float | None = Field(
+        default=None, description="watts that it may carry: 9kW, or steps 0:9kW,2h:6kW"
+    )
+    rated: str | float | None = Field(
+        default=None,
+        description="watts that its breaker is rated for; its thermal state is followed",
+    )
+    meter: str | None = Field(
+        default=None, description="address of its meter, as `wattherd meter read` takes it"
+    )
     base: str | float | None = Field(default=None, description="other load on this feed itself")
 
 
@@ -83,11 +92,19 @@ class InstrumentSpec(_Strict):
     `step` is what the knob rounds to where that is coarser than its protocol tells.
     """
 
-    meter: str | None = None
-    knob: str
-    step: str | float | None = None
-    floor: str | float | None = None
-    max: str | float | None = None
+    meter: str | None = Field(
+        default=None, description="address of the device's meter; without one it counts at its cap"
+    )
+    knob: str = Field(description="address of what sets its limit, as `wattherd knob set` takes it")
+    step: str | float | None = Field(
+        default=None, description="watts that the knob rounds to, if its protocol does not tell"
+    )
+    floor: str | float | None = Field(
+        default=None, description="lowest watts; the knob's own limit if none"
+    )
+    max: str | float | None = Field(
+        default=None, description="highest watts; the knob's own limit if none"
+    )
     outlet: str | None = Field(default=None, description="switch of last resort")
 
 

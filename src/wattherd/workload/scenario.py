@@ -46,12 +46,21 @@ class JobsFile(_Strict):
 class QueueField(_Strict):
     """One queue of a tree; percentages are of its parent."""
 
-    name: str
-    guaranteed_pct: float = 100.0
-    maximum_pct: float = 100.0
-    user_limit_pct: float = 100.0
-    user_limit_factor: float = 1.0
-    order: str = "fifo"
+    name: str = Field(description="name of the queue, without dots")
+    guaranteed_pct: float = Field(
+        default=100.0, description="share of its parent that is promised to it"
+    )
+    maximum_pct: float = Field(default=100.0, description="most of its parent that it may use")
+    user_limit_pct: float = Field(
+        default=100.0, description="share of the queue that each of its users can count on"
+    )
+    user_limit_factor: float = Field(
+        default=1.0,
+        description="most of one user, as a multiple of the promised share; -1 is no limit",
+    )
+    order: str = Field(
+        default="fifo", description="order of waiting jobs: fifo, fair, drf, sjf, las, deadline"
+    )
     preempts: str = Field(
         default="never",
         description="own jobs that a waiting one may stop: never, lower-priority, lower-or-newer",
@@ -63,7 +72,9 @@ class QueueField(_Strict):
     reclaimable: bool = Field(
         default=True, description="whether others may take back from it, and from those below it"
     )
-    children: list[QueueField] = []
+    children: list[QueueField] = Field(
+        default=[], description="queues below it; their promised shares add up to 100"
+    )
 
     def names(self) -> list[str]:
         """Of the queue itself and of all below it, parents first."""
@@ -86,7 +97,7 @@ class ReclaimSpec(_Strict):
 class ChainSpec(_Strict):
     """Cells of one kind of node; several chains may be made of the same GPU model."""
 
-    name: str
+    name: str = Field(description="name of the chain")
     levels: dict[str, int] = Field(
         description="level to how many cells of the one below make it: {node: 8, 2-node: 2}"
     )
@@ -96,8 +107,8 @@ class ChainSpec(_Strict):
 class PinSpec(_Strict):
     """A certain cell; jobs use it by its name, as their queue."""
 
-    chain: str
-    level: str
+    chain: str = Field(description="name of its chain")
+    level: str = Field(description="its level in that chain")
     index: int = Field(default=0, ge=0, description="which of the cells of its level, from 0")
 
 
@@ -107,7 +118,9 @@ class CellsSpec(_Strict):
     within: dict[int, list[int]] = Field(
         default={}, description="GPUs of a node to their grouping, from the GPU up: {8: [2, 2, 2]}"
     )
-    per_rack: int | None = None
+    per_rack: int | None = Field(
+        default=None, description="nodes that make one rack, the cell above a node"
+    )
     chains: list[ChainSpec] = Field(
         default=[], description="chains as stated; nodes in none of them get chains as above"
     )

@@ -60,18 +60,30 @@ class SiteLimits(MovesSpec):
     Ramps are held by the scheduler: it spreads starts, and stops that are its own choice.
     """
 
-    limit: str | float | None = None
-    rated: str | float | None = None
-    meter: str | None = None
+    limit: str | float | None = Field(
+        default=None, description="watts that the site may draw: 20kW, or steps 0:20kW,2h:15kW"
+    )
+    rated: str | float | None = Field(
+        default=None,
+        description="watts that its breaker is rated for; its thermal state is followed",
+    )
+    meter: str | None = Field(
+        default=None, description="address of its meter, as `wattherd meter read` takes it"
+    )
     base: str | float | None = Field(default=None, description="other load on the site itself")
     ramp_over: str | float = Field(default="10s", description="ramps are means over this")
-    feeds: dict[str, FeedSpec] = Field(default={})
+    feeds: dict[str, FeedSpec] = Field(
+        default={}, description="racks, rows and other levels by name"
+    )
     feed: str | None = Field(default=None, description="where this machine hangs; the site if none")
     devices: list[InstrumentSpec] = Field(
         default=[], description="what meters and limits this machine's GPUs or slots, in order"
     )
-    period: str | float = "1s"
-    lease: str | float = "15s"
+    period: str | float = Field(default="1s", description="time between two rounds of the loop")
+    lease: str | float = Field(
+        default="15s",
+        description="devices go to their floor after so long without news of the loop",
+    )
     handover: str | float = Field(
         default="1min", description="how long caps stay when the service has ended"
     )

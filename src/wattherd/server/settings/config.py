@@ -30,41 +30,60 @@ class TenantSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    account: str | None = Field(default=None, min_length=1, description="of all its jobs")
+    account: str | None = Field(
+        default=None, min_length=1, description="system account that all its jobs run as"
+    )
     accounts: tuple[str, ...] = Field(
-        default=(), description="others that its jobs may name by `user:`"
+        default=(), description="other system accounts that its jobs may name by `user:`"
     )
     users: dict[str, str] = Field(default={}, description="account of a single user's jobs")
     own_accounts: bool = Field(
         default=False, description="each user's jobs run as the system account of that name"
     )
-    secret_dirs: tuple[Path, ...] = Field(default=(), description="folders of its secrets")
-    secret_env: tuple[str, ...] = Field(default=(), description="variables of the service")
+    secret_dirs: tuple[Path, ...] = Field(
+        default=(), description="folders of files that its jobs may have as secrets"
+    )
+    secret_env: tuple[str, ...] = Field(
+        default=(),
+        description="environment variables of the service that its jobs may have as secrets",
+    )
     containers: bool = Field(
         default=False, description="its jobs may use a container engine, which works as root"
     )
 
 
 class ServeConfig(BaseModel):
-    """Fields of `serve.yaml`; each has an option of the same name on the command line."""
+    """Fields of `serve.yaml`; options of `wattherd serve` override fields of their name."""
 
     model_config = ConfigDict(extra="forbid")
 
     state: Path = Field(default=Path(".wattherd"), description="folder of journal and runs")
     store: str | None = Field(default=None, description="database URL, instead of one in `state`")
-    host: str = "127.0.0.1"
-    port: int = Field(default=8700, ge=0, le=65535, description="0 takes any that is free")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(
+        default=8700, ge=0, le=65535, description="port to listen on; 0 takes any that is free"
+    )
     tls_cert: Path | None = Field(default=None, description="certificate chain (PEM)")
-    tls_key: Path | None = Field(default=None, description="its key (PEM)")
+    tls_key: Path | None = Field(default=None, description="key of `tls_cert` (PEM)")
     trusted_proxies: tuple[str, ...] = Field(
         default=(), description="addresses or networks whose word for a caller's address is taken"
     )
     rate_per_s: float = Field(default=250.0, gt=0, description="requests of one token, on average")
     rate_burst: float = Field(default=1000.0, ge=1, description="requests of one token at once")
-    snapshot_every: int = Field(default=10_000, ge=1, description="entries between snapshots")
-    policy: str = "priority-backfill"
-    power: str = "water-filling"
-    budget: str | None = Field(default=None, description="40kW; None is without limit")
+    snapshot_every: int = Field(
+        default=10_000, ge=1, description="entries of the journal between two snapshots of the core"
+    )
+    policy: str = Field(
+        default="priority-backfill", description="scheduler: a name of `wattherd policies`"
+    )
+    power: str = Field(
+        default="water-filling",
+        description="how watts are shared among jobs: a name of `wattherd policies`",
+    )
+    budget: str | None = Field(
+        default=None,
+        description="most watts of the site, such as 40kW; without it there is no limit",
+    )
     signals: tuple[str, ...] = Field(
         default=(), description="limits from outside, as of `wattherd power signal`"
     )
@@ -73,21 +92,28 @@ class ServeConfig(BaseModel):
         default=None, description="prices and carbon intensities of energy: a file or an address"
     )
     slots: int | None = Field(
-        default=None, ge=1, le=MOST_SLOTS, description="parts of the processor, without GPU"
+        default=None,
+        ge=1,
+        le=MOST_SLOTS,
+        description="parts of the processor that jobs get where there is no GPU",
     )
-    log: Form = Field(default=Form.NONE, description="decisions on standard error")
+    log: Form = Field(
+        default=Form.NONE, description="whether decisions are written to standard error, and how"
+    )
     kernel_log: Path = Field(default=Path("/dev/kmsg"), description="tells faults of devices")
     powercap: Path | None = Field(
         default=None, description="meters and limits of the processor, also for slots asked for"
     )
     zeusd: Path | None = Field(default=None, description="socket of a zeusd that sets GPU limits")
-    job_metrics: bool = Field(default=False, description="series by job on /metrics, too")
+    job_metrics: bool = Field(
+        default=False, description="whether /metrics has series for each job, too"
+    )
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
     app_url: str | None = Field(
         default=None,
         description="where jobs' pages are shown: https://{job}.apps.example, or another port",
     )
-    oidc: OidcSettings | None = Field(default=None, description="single sign-on")
+    oidc: OidcSettings | None = Field(default=None, description="single sign-on by OpenID Connect")
     priority_ceiling: dict[Role, Level] = Field(
         default={Role.USER: "normal"},
         description="the highest that callers of a role may give: low, normal, high, a number",
@@ -121,7 +147,8 @@ class ServeConfig(BaseModel):
         default=(), description="folders of files that jobs of all tenants may have as secrets"
     )
     secret_env: tuple[str, ...] = Field(
-        default=(), description="variables of the service that they may have so"
+        default=(),
+        description="environment variables of the service that all jobs may have as secrets",
     )
     notify: NotifySettings = Field(
         default=NotifySettings(), description="how users are told of their jobs"
@@ -129,8 +156,12 @@ class ServeConfig(BaseModel):
     site: SiteLimits | None = Field(
         default=None, description="limits above this machine that others draw on, too"
     )
-    queues: QueueField | None = None
-    cells: CellsSpec = CellsSpec()
+    queues: QueueField | None = Field(
+        default=None, description="the tree of queues, for the scheduler `capacity`"
+    )
+    cells: CellsSpec = Field(
+        default=CellsSpec(), description="the cells of virtual clusters, for the scheduler `hived`"
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -14,14 +14,16 @@ class SmtpSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    host: str
-    port: int = Field(default=587, ge=1, le=65535)
+    host: str = Field(description="name or address of the mail server")
+    port: int = Field(default=587, ge=1, le=65535, description="its port")
     tls: Literal["starttls", "tls", "none"] = Field(
         default="starttls", description="`none` only for a server of this machine"
     )
     ca_file: Path | None = Field(default=None, description="authorities, else the system's")
     sender: str = Field(alias="from", description="address that mail comes from")
-    credentials: Path | None = None
+    credentials: Path | None = Field(
+        default=None, description="YAML file with `username` and `password`"
+    )
     domains: tuple[str, ...] = Field(
         default=(), description="mail goes to addresses of these only; all if none"
     )

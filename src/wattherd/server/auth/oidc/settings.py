@@ -48,8 +48,13 @@ class ClaimRule(_Strict):
 
     claim: str = Field(min_length=1, description="such as groups, or realm_access.roles")
     value: str = Field(min_length=1, description="one of its values; * is any")
-    role: Role
-    tenant: str = Field(default="", max_length=80, pattern=r"^[\w.@-]*$")
+    role: Role = Field(description="what callers with that value may do")
+    tenant: str = Field(
+        default="",
+        max_length=80,
+        pattern=r"^[\w.@-]*$",
+        description="whose jobs they see and hand in",
+    )
     tenant_claim: str = Field(default="", description="a claim whose value is the tenant, instead")
 
     @model_validator(mode="after")
@@ -64,17 +69,38 @@ class ClaimRule(_Strict):
 class OidcSettings(_Strict):
     """Fields of `oidc` in the service's configuration."""
 
-    issuer: Url
-    client_id: str = Field(min_length=1)
-    client_secret: str | None = Field(default=None, description="file:/PATH or env:NAME")
-    audience: str | None = Field(default=None, description="of bearer tokens; the client if none")
-    scopes: list[str] = ["openid", "profile", "email"]
-    algorithms: list[Algorithm] = Field(default=["RS256", "ES256"], min_length=1)
-    user_claim: str = "preferred_username"
-    rules: list[ClaimRule] = Field(min_length=1, description="the first that fits counts")
-    public_url: Url | None = Field(default=None, description="of this service, behind a proxy")
-    name: str = Field(default="single sign-on", max_length=60, description="on the login page")
-    session: Annotated[str, AfterValidator(_is_time)] = "8h"
+    issuer: Url = Field(description="address of the OpenID provider, as its tokens name it")
+    client_id: str = Field(
+        min_length=1, description="name under which the provider knows this service"
+    )
+    client_secret: str | None = Field(
+        default=None, description="where the client's secret is: file:/PATH or env:NAME"
+    )
+    audience: str | None = Field(
+        default=None,
+        description="audience that bearer tokens must name; the client if none is given",
+    )
+    scopes: list[str] = Field(
+        default=["openid", "profile", "email"], description="what a login asks the provider for"
+    )
+    algorithms: list[Algorithm] = Field(
+        default=["RS256", "ES256"], min_length=1, description="signatures that are accepted"
+    )
+    user_claim: str = Field(
+        default="preferred_username", description="the claim whose value is the user's name"
+    )
+    rules: list[ClaimRule] = Field(
+        min_length=1, description="which claim gives which role; the first rule that fits counts"
+    )
+    public_url: Url | None = Field(
+        default=None, description="address of this service as browsers see it, behind a proxy"
+    )
+    name: str = Field(
+        default="single sign-on", max_length=60, description="what the login page calls it"
+    )
+    session: Annotated[str, AfterValidator(_is_time)] = Field(
+        default="8h", description="how long a login lasts"
+    )
     ca: Path | None = Field(default=None, description="certificate of the issuer's authority")
 
     @property
