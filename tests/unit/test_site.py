@@ -6,12 +6,9 @@ double: the search itself is Zensical's and runs in a browser, so that its order
 
 from __future__ import annotations
 
-import html
 import importlib.util
 import json
-import math
 import re
-from collections import Counter, defaultdict
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
@@ -20,59 +17,10 @@ import pytest
 
 pytest.importorskip("zensical", reason="needs the dependency group docs")
 
+from questions import FEW, QUESTIONS
+from wattherd.library.documentation import PageSection, SectionRanking
+
 ROOT = Path(__file__).resolve().parents[2]
-QUESTIONS = {
-    "why is my GPU job pending": "reference/reasons",
-    "why does my pod wait": "guides/kubernetes-explain",
-    "how do I cap an H100": "guides/knobs",
-    "set a power limit on an NVIDIA GPU": "guides/knobs",
-    "does it work with Kueue": "guides/kubernetes-modes",
-    "how do I install it with Helm": "guides/kubernetes-install",
-    "sbatch and squeue equivalents": "tutorials/from-slurm",
-    "how do I run a PyTorch job": "tutorials/pytorch",
-    "torchrun on several GPUs": "guides/training-sdk",
-    "resume training from a checkpoint": "guides/training-sdk",
-    "which fields has a job file in YAML": "reference/job-yaml",
-    "how do I change the power budget": "guides/settings",
-    "limits from a schedule by time": "guides/demand-response",
-    "OpenADR demand response": "guides/demand-response",
-    "carbon intensity and price of a job": "guides/cost-and-carbon",
-    "how much energy did my job use": "guides/cost-and-carbon",
-    "Prometheus metrics and Grafana": "guides/monitoring",
-    "which metrics does a service give Prometheus": "reference/metrics",
-    "notify me when a job fails": "guides/notifications",
-    "email or webhook when a job ends": "guides/notifications",
-    "run a Jupyter notebook as a job": "guides/apps",
-    "single sign-on with OpenID Connect": "guides/single-sign-on",
-    "create a token for a user": "guides/security",
-    "run jobs as the user's system account": "guides/security",
-    "back up the store": "guides/store",
-    "use PostgreSQL instead of SQLite": "guides/store",
-    "share GPUs fairly between teams queues": "tutorials/queues",
-    "borrowed GPUs and preemption between queues": "tutorials/queues",
-    "compare schedulers on my own trace": "guides/simulate",
-    "Philly trace simulation": "reference/job-files",
-    "write my own scheduler": "guides/plugins",
-    "write a placement policy": "guides/write-a-policy",
-    "read power from a PDU by SNMP": "guides/meters",
-    "RAPL and Redfish meters": "guides/meters",
-    "rack and breaker limits power tree": "guides/power-tree",
-    "import a power tree from NetBox": "guides/power-tree-import",
-    "upgrade or kill the service while jobs run": "guides/local",
-    "what happens when the node agent dies": "guides/kubernetes-failures",
-    "power swings of synchronous training": "guides/swings",
-    "exit codes of the command line": "reference/command-line",
-    "predict the power of a job before it runs": "concepts/power-prediction",
-    "gang scheduling on Kubernetes": "guides/kubernetes-schedulers",
-}
-FEW = 5
-_COMMON = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and as at between by do does did for from how i in is it its my of on or the to when"
-        " with what which why me before instead own",
-    )
-)
 
 
 def site_module() -> ModuleType:
@@ -94,42 +42,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def words(text: str) -> list[str]:
-    """Of a text, without marks, common words and the ends of plurals and verbs."""
-    found = re.findall(r"[a-z0-9]+", html.unescape(re.sub(r"<[^>]+>", " ", text)).lower())
-    return [re.sub(r"(ing|ed|es|s)$", "", one) or one for one in found if one not in _COMMON]
-
-
 class Ranked:
-    """BM25 over the sections of a search index; a page counts as its best section."""
+    """The site's search index, ranked as `wattherd docs` ranks its sections."""
 
     def __init__(self, items: list[dict[str, str]]) -> None:
         pages = {one["location"]: one["title"] for one in items if "#" not in one["location"]}
-        self.pages = [one["location"].partition("#")[0].removesuffix(".html") for one in items]
-        self.counts = [
-            Counter(
-                words(f"{one['title']} {one['title']} {one['text']}")
-                + 2 * words(pages[one["location"].partition("#")[0]])
-            )
-            for one in items
-        ]
-        self.lengths = [sum(one.values()) for one in self.counts]
-        self.mean = sum(self.lengths) / len(items)
-        self.within = Counter(word for one in self.counts for word in one)
+        self.ranking = SectionRanking(
+            [
+                PageSection(
+                    page=one["location"].partition("#")[0].removesuffix(".html"),
+                    page_title=pages[one["location"].partition("#")[0]],
+                    title=one["title"],
+                    text=one["text"],
+                )
+                for one in items
+            ]
+        )
 
     def best(self, question: str) -> list[str]:
-        scores: dict[str, float] = defaultdict(float)
-        for page, counts, length in zip(self.pages, self.counts, self.lengths, strict=True):
-            score = sum(self._weight(word, counts, length) for word in set(words(question)))
-            scores[page] = max(scores[page], score)
-        return sorted(scores, key=lambda page: (-scores[page], page))
-
-    def _weight(self, word: str, counts: Counter[str], length: int) -> float:
-        rare = math.log(
-            1 + (len(self.counts) - self.within[word] + 0.5) / (self.within[word] + 0.5)
-        )
-        often = counts[word]
-        return rare * often * 2.2 / (often + 1.2 * (0.25 + 0.75 * length / self.mean))
+        return [one.page for _, one in self.ranking.best(question)]
 
 
 @pytest.fixture(scope="module")

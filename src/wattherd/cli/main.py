@@ -57,6 +57,7 @@ COMMANDS = {
     "top": ("wattherd.cli.top:top", "Watch draw, jobs and devices live."),
     "serve": ("wattherd.cli.serve:serve", "Manage this machine: take jobs, run them."),
     "completion": ("wattherd.cli.completion:completion", "Complete commands by the Tab key."),
+    "docs": ("wattherd.cli.docs:docs", "Read and search the documentation, offline."),
     "examples": ("wattherd.cli.examples:examples", "Job files and programs to begin with."),
     "demo": ("wattherd.cli.demo:demo", "Real trainings under a budget that is cut midway."),
     "kube": ("wattherd.cli.kube:kube", "Decide for Kubernetes clusters."),

@@ -31,7 +31,7 @@ _NAMED = (
     *(("acts", "number"), ("requests", "at"), ("traces", "name"), ("clusters", "context")),
     *(("contexts", "name"), ("examples", "name"), ("knobs", "knob"), ("meters", "meter")),
     *(("place", "name"), ("schedulers", "name"), ("power", "name"), ("rows", "name")),
-    *(("cells", "policy"), ("overall", "policy")),
+    *(("cells", "policy"), ("overall", "policy"), ("pages", "name")),
 )
 """Lists that documents hold, and what their rows are called by; all that there are are named."""
 _WHOLE = ("wattherd.array/1",)
