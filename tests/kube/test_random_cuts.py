@@ -91,7 +91,7 @@ class Seen:
     pods: dict[str, Object]
     rack_of: dict[str, str]
     since: dict[str, str] = field(default_factory=dict)
-    """Of jobs whose age is not that of their pods."""
+    """Of jobs whose age is not that of their pods of now."""
 
     @property
     def bound(self) -> dict[str, Object]:
@@ -173,6 +173,10 @@ class Cluster:
     cuts: int = 0
     broken: list[object] = field(default_factory=list)
     looks: int = 0
+    _first: dict[str, str] = field(default_factory=dict)
+    """By job: when the newest of its first pods was made."""
+    _again: set[str] = field(default_factory=set)
+    """Jobs of which pods have been deleted: those that are made from now on are not their first."""
     _before_w: dict[str, float] = field(default_factory=dict)
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -185,16 +189,22 @@ class Cluster:
     def seen(self) -> Seen:
         items = self.api.get(self.path)["items"]
         pods = {pod["metadata"]["name"]: pod for pod in items}
-        return Seen(pods, self.rack_of, self._since())
+        return Seen(pods, self.rack_of, self._since(pods))
 
-    def _since(self) -> dict[str, str]:
+    def _since(self, pods: dict[str, Object]) -> dict[str, str]:
         """Since when jobs are there that keep their turn, in Kueue's queue or with the core.
 
-        Where budgets alone are ours, their pods are all that is known of them.
+        With the core a job is as old as its first pods, which a busy Job controller may make later
+        than others came. Where budgets alone are ours, their pods are all that is known of them.
         """
         if isinstance(self.mode, ByName):
-            jobs = self.api.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs")["items"]
-            return {one["metadata"]["name"]: one["metadata"]["creationTimestamp"] for one in jobs}
+            owned = [(_owner(pod), pod) for pod in pods.values() if _owner(pod)]
+            self._again |= {owner for owner, pod in owned if _is_going(pod)}
+            for owner, pod in owned:
+                if owner not in self._again:
+                    made = pod["metadata"]["creationTimestamp"]
+                    self._first[owner] = max(made, self._first.get(owner, ""))
+            return dict(self._first)
         if not isinstance(self.mode, ByQueue):
             return {}
         return {

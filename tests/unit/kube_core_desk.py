@@ -41,6 +41,8 @@ class GangJob:
     priority: int = 0
     queue: str = "default"
     user: str = "default"
+    made: str = ""
+    """When its pods were made, by the cluster's clock; empty where they do not say so."""
 
 
 @dataclass(slots=True)
@@ -141,6 +143,8 @@ class CoreDesk:
                 made["spec"]["nodeSelector"] = self.selector
             meta = made["metadata"]
             meta["namespace"] = job.user
+            if job.made:
+                meta["creationTimestamp"] = job.made
             meta["annotations"]["wattherd.dev/duration"] = f"{job.duration_s}s"
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name}
             meta["ownerReferences"] = [owner | {"uid": f"job-{job.name}", "controller": True}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from kube_builders import a_node, a_pod, bound, node_json, pod_json
@@ -330,6 +331,51 @@ def test_caps_that_nobody_keeps_end_in_an_eviction() -> None:
             desk._obey(order)
         desk.settle()
     assert desk.story[-1][1:3] == ("stop", "later")
+
+
+def cut_to(desk: CoreDesk, budget_w: int) -> list[tuple[str, str]]:
+    """What is started and stopped for it."""
+    before = len(desk.story)
+    desk.scheduler.power_seen(desk.scheduler.domains.tree, {"": 1000 * budget_w})
+    desk.settle()
+    return [line[1:3] for line in desk.story[before:]]
+
+
+FOUND_IN_OTHER_ORDER = (
+    GangJob(name="young", at_s=0, duration_s=1000, made="2026-01-01T10:00:05Z"),
+    GangJob(name="old", at_s=0, duration_s=1000, made="2026-01-01T10:00:00Z"),
+)
+
+
+def test_a_cut_stops_who_was_made_last_though_it_was_seen_first() -> None:
+    """Uncapped, each job draws 400 W; an idle GPU 50 W."""
+    desk = CoreDesk(machines(1), core_choice(), agents=False)
+    for job in FOUND_IN_OTHER_ORDER:
+        desk.submit(job)
+        desk.settle()
+    assert [line[1] for line in desk.story] == ["start", "start"]
+    assert cut_to(desk, 600) == [("stop", "young")]
+
+
+def test_a_job_that_was_stopped_is_as_old_as_it_was_with_its_new_pods() -> None:
+    desk = CoreDesk(machines(1), core_choice(), agents=False)
+    for job in FOUND_IN_OTHER_ORDER:
+        desk.submit(job)
+        desk.settle()
+    runs = desk._runs
+    runs["old"].job = replace(runs["old"].job, made="2026-01-01T11:00:00Z")
+    runs["young"].job = replace(runs["young"].job, made="2026-01-01T10:30:00Z")
+    assert sorted(cut_to(desk, 120)) == [("stop", "old"), ("stop", "young")]
+    assert sorted(cut_to(desk, 2000)) == [("start", "old"), ("start", "young")]
+    assert cut_to(desk, 600) == [("stop", "young")]
+
+
+def test_of_pods_made_in_one_second_the_one_that_was_seen_last_is_stopped() -> None:
+    desk = CoreDesk(machines(1), core_choice(), agents=False)
+    for job in FOUND_IN_OTHER_ORDER:
+        desk.submit(replace(job, made="2026-01-01T10:00:00Z"))
+        desk.settle()
+    assert cut_to(desk, 600) == [("stop", "old")]
 
 
 @pytest.mark.parametrize(("budget_w", "kept"), [(2000, False), (600, True)])

@@ -45,7 +45,9 @@ class CoreConfig:
     a job across GPU models counts at no more than its model draws; without, at the job's cap.
     `job_rates` say how fast jobs are on which devices. `eligible` says on which nodes jobs may run,
     beyond what the core knows itself; None: on all.
-    `returns` says of a job, by its id, whether it can go on after a stop; None: all can.
+    `returns` says of a job, by its id, whether it can go on after a stop; None: all can. `came_s`
+    says when it came by the clock of the world it came to, where the order in which the core heard
+    of jobs is not that of their coming; None: it is.
     """
 
     cluster: ClusterSpec
@@ -66,3 +68,4 @@ class CoreConfig:
     own_tops: bool = True
     eligible: Eligibility | None = None
     returns: Callable[[str], bool] | None = None
+    came_s: Callable[[str], float] | None = None

@@ -175,7 +175,14 @@ def shed(
     planned = [job for job in jobs if job.wanted]
     order = watts.plan_order(one for job in planned for one in job.wanted)
     # By submission number at last, which never ties.
-    planned.sort(key=lambda job: (job.spec.priority, _is_final(job, config), -job.number))
+    planned.sort(
+        key=lambda job: (
+            job.spec.priority,
+            _is_final(job, config),
+            -_came_s(job, config),
+            -job.number,
+        )
+    )
     stopped: list[tuple[JobRecord, tuple[Allocation, ...], Reason]] = []
     for _, alike in groupby(planned, key=lambda job: job.spec.priority):
         group = list(alike)
@@ -197,6 +204,10 @@ def shed(
 
 def _is_final(job: JobRecord, config: CoreConfig) -> bool:
     return config.returns is not None and not config.returns(job.id)
+
+
+def _came_s(job: JobRecord, config: CoreConfig) -> float:
+    return config.came_s(job.id) if config.came_s is not None else 0.0
 
 
 # Until the plan fits or nothing narrower is left: each width is asked of the guard, as a planner's

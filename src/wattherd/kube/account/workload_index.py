@@ -186,6 +186,11 @@ class WorkloadIndex:
         work = self.works.get(job_id)
         return work is None or _is_made_anew(work)
 
+    def came_s(self, job_id: str) -> float:
+        """When a job came, by the cluster's clock; 0 where that is not known."""
+        work = self.works.get(job_id) or self._parked_of(job_id)
+        return 0.0 if work is None else work.came_s
+
     def seated(self, work: Workload, allocations: Iterable[Allocation]) -> None:
         """A work was started; from now on it is as one that was found on its nodes."""
         shares = [Share(one.node, one.tasks, one.role, gpus=one.gpus) for one in allocations]
@@ -336,7 +341,7 @@ class WorkloadIndex:
         if not self._parked[lineage]:
             del self._parked[lineage]
         job = known[1]
-        self._know(Workload(job.spec, made.members))
+        self._know(Workload(job.spec, made.members, came_s=job.came_s))
         if job.id not in self._held:
             return []
         self._held.discard(job.id)

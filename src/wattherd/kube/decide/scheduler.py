@@ -573,8 +573,16 @@ class KubeScheduler:
         else:
             scheduler, quota = self.choice.build(world.cluster, world.queues)
             planner = self._planner = self._core_planner(scheduler, None)
-        eligible, returns = planner.eligible, self._book.returns
-        return chosen_core(world, self.choice, planner, quota, eligible, ours, returns)
+        return chosen_core(
+            world,
+            self.choice,
+            planner,
+            quota,
+            planner.eligible,
+            ours,
+            self._book.returns,
+            self._book.came_s,
+        )
 
     def _gang_planner(self, domains: Domains, caps_w: Mapping[str, float]) -> CorePlanner:
         seating = self._seating(domains, caps_w)

@@ -196,10 +196,12 @@ def chosen_core(
     eligible: Eligibility,
     is_ours: Callable[[str], bool],
     returns: Callable[[str], bool],
+    came_s: Callable[[str], float],
 ) -> CoreConfig:
     """A core that leads: it knows the budgets, and shares the watts by the chosen policy.
 
-    Pods of a job that `returns` are made anew after a stop.
+    Pods of a job that `returns` are made anew after a stop. It came at `came_s` by the cluster's
+    clock: the core may hear of an older one later, or of the same one again.
     """
     return CoreConfig(
         cluster=world.cluster,
@@ -211,6 +213,7 @@ def chosen_core(
         tree=world.tree,
         eligible=eligible,
         returns=returns,
+        came_s=came_s,
     )
 
 

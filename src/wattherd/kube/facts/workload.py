@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from wattherd.errors import UserError
 from wattherd.kube.api import names
@@ -47,13 +48,18 @@ class WorkloadPod:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`members` in the order of their roles; `spec` is the job that stands for them."""
+    """`members` in the order of their roles; `spec` is the job that stands for them.
+
+    It came at `came_s`, when its newest pod was made by the cluster's clock; a job that was stopped
+    keeps the time of its first pods, whatever is made in their place.
+    """
 
     spec: JobSpec
     members: tuple[WorkloadPod, ...]
     seated: bool = False
     """Whether its pods are on their nodes; then `shares` say where."""
     shares: tuple[Share, ...] = ()
+    came_s: float = 0.0
 
     @property
     def id(self) -> str:
@@ -97,7 +103,7 @@ def work_of(
         grace_s=max(grace_s(member.pod) for member in members),
         labels=_labels(members),
     )
-    return Workload(spec, tuple(member for member, _ in pairs))
+    return Workload(spec, tuple(member for member, _ in pairs), came_s=_made_s(members))
 
 
 def _labels(members: Sequence[WorkloadPod]) -> tuple[tuple[str, str], ...]:
@@ -128,7 +134,15 @@ def seated_work(
         grace_s=max(grace_s(member.pod) for member in members),
     )
     shares = [Share(seat.node, 1, kinds.index(seat.request), gpus=seat.gpus) for seat in seats]
-    return Workload(spec, tuple(members), seated=True, shares=tuple(shares))
+    return Workload(
+        spec, tuple(members), seated=True, shares=tuple(shares), came_s=_made_s(members)
+    )
+
+
+def _made_s(members: Sequence[WorkloadPod]) -> float:
+    """When the newest pod was made, since 1970; 0 where none says so."""
+    times = [member.pod.metadata.creation_timestamp for member in members]
+    return max((datetime.fromisoformat(one).timestamp() for one in times if one), default=0.0)
 
 
 def widths_of(pod: Pod) -> tuple[int, int] | None:
