@@ -30,6 +30,7 @@ _MOST_NODES = 100_000
 _KNOWN_TRES = frozenset({"cpu", "mem", "node", "gres/gpu", "billing", "energy"})
 _WAITING = frozenset({"PENDING", "PD", "CONFIGURING", "CF", "REQUEUED", "RQ", "SPECIAL_EXIT"})
 _AT_WORK = frozenset({"RUNNING", "R", "SUSPENDED", "S", "COMPLETING", "CG", "STOPPED", "ST"})
+_REQUEUED = frozenset({"REQUEUED", "RQ"})
 _OVER = frozenset(
     {
         *("COMPLETED", "CD", "FAILED", "F", "TIMEOUT", "TO", "CANCELLED", "CA", "NODE_FAIL", "NF"),
@@ -262,11 +263,10 @@ def _text_records(
         needed = "the job's id, submission, state and TRES"
         where = f"{log.where}:{number}"
         raise UserError(f"the header does not name {needed}", where=where, hint=hint)
-    for number, raw in lines:
-        line = raw.rstrip("\r")
-        if not line.strip():
-            continue
+    for number, line in _whole_lines(lines, separator, len(columns)):
         cells = line.split(separator)
+        if len(cells) > len(columns) and "JobName" in known:
+            cells = _with_name(cells, separator or " ", known.index("JobName"), len(columns))
         if len(cells) != len(columns):
             log.records += 1
             problem = f"{len(cells)} fields, where the header has {len(columns)}"
@@ -276,6 +276,35 @@ def _text_records(
             continue
         pairs = zip(known, cells, strict=True)
         yield _Record(number, {name: cell.strip() for name, cell in pairs if name})
+
+
+def _whole_lines(
+    lines: Iterator[tuple[int, str]], separator: str | None, columns: int
+) -> Iterator[tuple[int, str]]:
+    """Records with the number of their first line: a job's name may have a new line in it.
+
+    A line with too few fields takes the next ones in until it has enough, but none that is a whole
+    record by itself: that one would be lost with it.
+    """
+    waiting = list(lines)[::-1]
+    while waiting:
+        number, raw = waiting.pop()
+        line = raw.rstrip("\r")
+        if not line.strip():
+            continue
+        while waiting and len(line.split(separator)) < columns:
+            following = waiting[-1][1].rstrip("\r")
+            if not following.strip() or len(following.split(separator)) >= columns:
+                break
+            line = f"{line}\n{following}"
+            waiting.pop()
+        yield number, line
+
+
+def _with_name(cells: list[str], separator: str, at: int, columns: int) -> list[str]:
+    """Fields too many are the name's: no other column is free text."""
+    end = at + len(cells) - columns + 1
+    return [*cells[:at], separator.join(cells[at:end]), *cells[end:]]
 
 
 def _with_steps(records: Iterable[_Record], log: ImportLog) -> Iterator[_Record]:
@@ -343,6 +372,11 @@ def _json_record(job: Mapping[str, Any], place: str) -> _Record:
         name = f"{parent}_[{waiting}]"
     elif parent and index != "":
         name = f"{parent}_{index}"
+    het = get("het") or {}
+    leader = _plain(het.get("job_id") if sacct else get("het_job_id")) or 0
+    offset = _plain(het.get("job_offset") if sacct else get("het_job_offset"))
+    if leader and offset != "":
+        name = f"{leader}+{offset}"
     limit = _plain(time.get("limit") if sacct else get("time_limit"))  # minutes
     state = get("state") if sacct else get("job_state")
     if isinstance(state, dict):
@@ -397,19 +431,27 @@ def _jobs(record: _Record, log: ImportLog, default_s: float) -> list[LoggedJob]:
     state = (record.get("State").split() or [""])[0].rstrip("+").upper()
     start_s, end_s = time_of(record.get("Start")), time_of(record.get("End"))
     limit_s = span_of(record.get("Timelimit"))
-    if state in _WAITING:
+    if state in _REQUEUED and start_s is not None and end_s is not None:
+        log.assume("a run that ended by a requeue is a job of its own", job_id)
+    elif state in _WAITING:
         start_s = end_s = None
     elif state in _AT_WORK:
         end_s = None
     elif state not in _OVER:
         raise ValueError(f"unknown state {shown(record.get('State'))}")
-    elif start_s is None or end_s is None:
+    elif start_s is None or end_s is None or _never_ran(record, start_s, end_s):
         log.leave_out(f"{state} before it began", job_id)
         return []
     duration_s = _duration(job_id, start_s, end_s, limit_s, default_s, log)
     tasks = _tasks(job_id, log)
     made = _one(record, log, submit_s, start_s, end_s, duration_s, limit_s, state)
     return [_named(made, *task) for task in tasks]
+
+
+def _never_ran(record: _Record, start_s: float, end_s: float) -> bool:
+    """Whether it ended without a node: then Slurm's JSON gives its end as its start, too."""
+    told = "NodeList" in record.cells
+    return told and end_s <= start_s and not node_names(record.get("NodeList"))
 
 
 def _duration(
