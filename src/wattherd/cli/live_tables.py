@@ -144,6 +144,8 @@ def show_job(job: Mapping[str, Any], server: str = "") -> None:
         "loss": job["loss"],
     }
     click.echo("  ".join(f"{name} {value:g}" for name, value in known.items() if value is not None))
+    if job.get("speed"):
+        _show_speed(job["speed"])
     if job.get("app"):
         click.echo(f"{job['app']['kind']}: {server}{job['app']['path']}")
     _show_story(job["story"])
@@ -185,6 +187,33 @@ def show_array(array: Mapping[str, Any]) -> None:
     print_table(["TASK", "ID", "STATE"], rows)
 
 
+def _show_speed(speed: Mapping[str, Any]) -> None:
+    """Step times as measured, and what is expected where; nothing where there is nothing to say."""
+    from wattherd.cli.tables import print_table
+
+    if speed["measured"]:
+        rows = [
+            [
+                one["of"], one["gpu_model"], str(one["gpus"]), _number(one["batch"], 0),
+                _number(one["cap_w"], 1), f"{one['step_s']:.3g}", f"{one['uncapped_step_s']:.3g}",
+                str(one["count"]),
+            ]
+            for one in speed["measured"]
+        ]  # fmt: skip
+        print_table(
+            ["MEASURED", "MODEL", "GPUS", "BATCH", "CAP W", "STEP S", "UNCAPPED S", "COUNT"], rows
+        )
+    if len(speed["expected"]) > 1:
+        rows = [
+            [
+                one["gpu_model"], f"{one['times']:.3g} x",
+                "-" if one["step_s"] is None else f"{one['step_s']:.3g}", one["source"],
+            ]
+            for one in speed["expected"]
+        ]  # fmt: skip
+        print_table(["EXPECTED ON", "SPEED", "STEP S", "SOURCE"], rows)
+
+
 def _show_story(story: Sequence[Mapping[str, Any]]) -> None:
     for entry in story:
         click.echo(f"{entry['at'][11:19]}  {entry['what']}  {entry['cause']}".rstrip())
@@ -198,6 +227,8 @@ def show_explanation(told: Mapping[str, Any]) -> None:
         click.echo(f"  {told['reason']['text']}")
     for hint in told["would_help"]:
         click.echo(f"  {hint}")
+    for line in told.get("speed", ()):
+        click.echo(f"  {line}")
     for one in told.get("holders", ()):
         click.echo(f"  {_holder(one)}")
     for line in told.get("log", ()):

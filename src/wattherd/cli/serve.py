@@ -43,7 +43,9 @@ LEAVE_S = 3
 @click.option("--schedule", type=click.Path(path_type=Path), help="Limits by time: CSV or YAML.")
 @click.option("--signal", "signals", multiple=True, metavar="URI", help="Limits from outside.")
 @click.option("--rates", metavar="FILE|URL", help="Prices and carbon intensities of energy.")
-@click.option("--slots", type=int, help="Parts of the processor to give away where no GPU is.")
+@click.option(
+    "--slots", metavar="N|TYPE=N,...", help="Parts of the processor to give away where no GPU is."
+)
 @click.option("--powercap", type=click.Path(path_type=Path), help="Meters of the processor.")
 @click.option("--zeusd", type=click.Path(path_type=Path), help="Socket of a zeusd for GPU limits.")
 @click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")

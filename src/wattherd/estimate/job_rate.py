@@ -16,6 +16,7 @@ factor of 1.3 of it, nine in ten within 2.6; models with little work per sample 
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from functools import cache
 
 from wattherd.catalog.gpus import near_rates, rates
 from wattherd.errors import UserError
+from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.power_curve import CurveOf
 from wattherd.model.job import JobSpec
 
@@ -107,12 +109,23 @@ class RateTable:
     def __init__(self, points: Iterable[RatePoint] = ()) -> None:
         """Points that differ in nothing but the rate: the last one counts."""
         self._points: dict[tuple[str, str], dict[int, list[RatePoint]]] = {}
-        for point in points:
-            at = self._points.setdefault((point.kind, point.gpu_model), {})
-            at.setdefault(point.gpus, []).append(point)
         self._models: dict[str, list[str]] = {}
-        for kind, model in sorted(self._points):
-            self._models.setdefault(kind, []).append(model)
+        for point in points:
+            self._add(point)
+
+    def put(self, kind: str, points: Iterable[RatePoint]) -> None:
+        """These points, all of one kind, in place of all that are known of it."""
+        for model in self._models.pop(kind, ()):
+            del self._points[kind, model]
+        for point in points:
+            self._add(point)
+
+    def _add(self, point: RatePoint) -> None:
+        at = self._points.setdefault((point.kind, point.gpu_model), {})
+        at.setdefault(point.gpus, []).append(point)
+        models = self._models.setdefault(point.kind, [])
+        if point.gpu_model not in models:
+            insort(models, point.gpu_model)
 
     @property
     def kinds(self) -> Collection[str]:
@@ -174,6 +187,7 @@ class JobRates:
     models: tuple[str, ...] = ()
     durations_on: str | None = None
     equal: bool = False
+    unknown_equal: bool = False
     measured: RateTable = field(default_factory=RateTable)
     learned_jobs: Mapping[str, RateTable] = field(default_factory=dict)
     learned_kinds: RateTable = field(default_factory=RateTable)
@@ -186,7 +200,7 @@ class JobRates:
         Raises:
             UserError: one that the catalogue does not know, where there are several.
         """
-        if self.differs:
+        if self.differs and not self.unknown_equal:
             for model in dict.fromkeys((*self.models, self.durations_on)):
                 if model is not None:
                     prior_speed(model)
@@ -238,17 +252,22 @@ class JobRates:
         if self.durations_on is not None:
             return self.durations_on
         able = [model for model in self.models if not spec.gpu_models or model in spec.gpu_models]
-        return min(able or self.models, key=lambda model: (prior_speed(model), model))
+        return min(able or self.models, key=lambda model: (_speed_or_none(model) or 0.0, model))
 
     def _uncapped(self, spec: JobSpec, way: RunWay) -> JobRate:
         own = self.learned_jobs.get(spec.id)
         if own is not None:
             return self._worked_out(spec, way)
-        key = (spec.profile, spec.gpus, spec.batch_size, spec.gpu_models, way)
+        kind = self._kind(spec)
+        key = (spec.profile, kind, spec.gpus, spec.batch_size, spec.gpu_models, way)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._worked_out(spec, way)
         return found
+
+    def _kind(self, spec: JobSpec) -> str:
+        """Found out only where something was learned of any."""
+        return job_kind(spec) if self.learned_kinds.kinds else spec.profile
 
     def _worked_out(self, spec: JobSpec, way: RunWay) -> JobRate:
         wider = min(way.gpus / spec.gpus, 1.0) if spec.gpus else 1.0
@@ -261,7 +280,7 @@ class JobRates:
         tables = (
             (RateSource.MEASURED, self.measured, spec.profile),
             (RateSource.LEARNED_JOB, self.learned_jobs.get(spec.id), spec.id),
-            (RateSource.LEARNED_KIND, self.learned_kinds, spec.profile),
+            (RateSource.LEARNED_KIND, self.learned_kinds, self._kind(spec)),
         )
         bridged: float | None = None
         for source, table, kind in tables:
@@ -271,15 +290,23 @@ class JobRates:
             if relative is not None and bridged is None:
                 bridged = relative.per_s
         if bridged is None:
-            models = 1.0 if base == way.gpu_model else _prior_ratio(way.gpu_model, base)
-            bridged = wider * models
+            unknown = None in (_speed_or_none(way.gpu_model), _speed_or_none(base))
+            if unknown and base != way.gpu_model and wider == 1:
+                return JobRate(1.0, RateSource.EQUAL)
+            bridged = wider * _prior_ratio(way.gpu_model, base)
         # Where its devices are was not told apart by anything: that alone makes no guess of it.
         alike = replace(way, nodes=1, accumulation=None) == stated
         return JobRate(bridged, RateSource.STATED if alike else RateSource.PRIOR)
 
 
+def _speed_or_none(gpu_model: str) -> float | None:
+    return None if rates(gpu_model) is None else prior_speed(gpu_model)
+
+
 def _prior_ratio(one: str, other: str) -> float:
-    return prior_speed(one) / prior_speed(other)
+    """1 where nothing is known of one of them: whoever does not want that has refused it."""
+    here, there = _speed_or_none(one), _speed_or_none(other)
+    return 1.0 if here is None or there is None else here / there
 
 
 def _relative(table: RateTable, kind: str, way: RunWay, stated: RunWay) -> _Relative | None:
@@ -298,16 +325,13 @@ def _anchored(table: RateTable, kind: str, way: RunWay) -> _Relative | None:
     found = table.per_s(kind, way)
     if found is not None:
         return _Relative(found, exact=True)
-    wanted = rates(way.gpu_model)
-    if wanted is None:
-        return None
     near = sorted(
-        (abs(math.log(ratio)), model, ratio)
+        (_speed_or_none(model) is None, abs(math.log(ratio)), model, ratio)
         for model in table.models(kind)
-        if model != way.gpu_model and rates(model) is not None
+        if model != way.gpu_model
         for ratio in [_prior_ratio(way.gpu_model, model)]
     )
-    for _, model, ratio in near:
+    for _, _, model, ratio in near:
         known = table.per_s(kind, replace(way, gpu_model=model))
         if known is not None:
             return _Relative(known * ratio, exact=False)

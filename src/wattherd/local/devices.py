@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -53,10 +53,33 @@ class Machine:
     devices: tuple[Device, ...]
     gpu: GpuModel
     stated: str
+    parts: tuple[NodeSpec, ...] = ()
+    """Where its slots are of several types: a node for each type, in the order of `devices`."""
+
+    @property
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        """This machine as schedulers see it: one node, or one for each type of slots."""
+        return self.parts or (self.node,)
+
+    def number(self, node: int, gpu: int) -> int:
+        """Which of `devices` is GPU number `gpu` of node number `node`."""
+        return sum(one.gpu_count for one in self.parts[:node]) + gpu
+
+    def numbers(self, allocations: Iterable[Allocation]) -> tuple[int, ...]:
+        """Which of `devices` these are."""
+        return tuple(self.number(one.node, gpu) for one in allocations for gpu in one.gpus)
+
+    def place(self, number: int) -> tuple[str, int]:
+        """Name of the node, and its number there, of one of `devices`."""
+        for part in self.parts:
+            if number < part.gpu_count:
+                return part.name, number
+            number -= part.gpu_count
+        return self.node.name, number
 
     def uuids(self, allocations: Iterable[Allocation]) -> tuple[str, ...]:
         """Of the GPUs in these allocations; slots have none."""
-        numbers = dict.fromkeys(gpu for one in allocations for gpu in one.gpus)
+        numbers = dict.fromkeys(self.numbers(allocations))
         return tuple(uuid for gpu in numbers if (uuid := self.devices[gpu].uuid))
 
     def at(self, address: str) -> int | None:
@@ -101,8 +124,14 @@ class CapSetter(Protocol):
         ...
 
 
-def slots(name: str, count: int | None = None) -> Machine:
-    """This machine without GPUs: `count` equal slots of its processor (default: one per vCPU)."""
+def slots(name: str, count: int | Mapping[str, int] | None = None) -> Machine:
+    """This machine without GPUs: `count` equal slots of its processor (default: one per vCPU).
+
+    With counts by type there are slots of several types, each a model of its own to schedulers. All
+    are equal parts of the processor; what makes them differ is known to whoever named them.
+    """
+    if isinstance(count, Mapping):
+        return _typed(slots(name, sum(count.values())), count)
     cpus = len(os.sched_getaffinity(0))
     count = count or cpus
     each = cpus / count
@@ -124,6 +153,25 @@ def slots(name: str, count: int | None = None) -> Machine:
     )
     devices = (Device(model=CPU_SLOT, cpus=each),) * count
     return Machine(node=node, devices=devices, gpu=gpu, stated="model")
+
+
+def _typed(machine: Machine, types: Mapping[str, int]) -> Machine:
+    node, count = machine.node, len(machine.devices)
+    parts = tuple(
+        replace(
+            node,
+            name=f"{node.name}-{name}",
+            cpu_milli=node.cpu_milli * own // count,
+            memory_mib=node.memory_mib * own // count,
+            gpu_count=own,
+            gpu_model=name,
+        )
+        for name, own in types.items()
+    )
+    devices = tuple(
+        replace(machine.devices[0], model=name) for name, own in types.items() for _ in range(own)
+    )
+    return replace(machine, devices=devices, parts=parts)
 
 
 def memory_mib() -> int:

@@ -23,7 +23,7 @@ from wattherd.local.containers import (
     for_runner,
     volumes_of,
 )
-from wattherd.local.devices import CPU_SLOT, Device, Machine
+from wattherd.local.devices import Device, Machine
 from wattherd.local.job_folders import Folders
 from wattherd.local.rlimits import rlimits_of
 from wattherd.local.staging import staged, staging_plan
@@ -145,7 +145,8 @@ def _tasks(run: RunOrder, machine: Machine, folders: Folders) -> Iterator[dict[s
             "argv": list(role.command),
             "cwd": str(run.paper.get("workdir") or folders.work),
             "env": {
-                **_visible([machine.devices[gpu] for gpu in gpus]),
+                **_visible([machine.devices[machine.number(allocation.node, gpu)] for gpu in gpus]),
+                **_model(machine, allocation, gpus),
                 **_ranks(rank, len(groups), processes, port),
             },
         }
@@ -156,11 +157,18 @@ def _visible(devices: list[Device]) -> dict[str, str]:
 
     ROCm knows GPUs by number: its UUIDs are others than those of the driver's library.
     """
-    gpus = [one for one in devices if one.model != CPU_SLOT]
+    gpus = [one for one in devices if not one.cpus]
     shown = ",".join(one.uuid for one in gpus if one.uuid and one.maker != "amd")
     numbers = ",".join(str(one.number) for one in devices if one.maker == "amd")
     amd = {"ROCR_VISIBLE_DEVICES": numbers} if numbers else {}
     return {"CUDA_VISIBLE_DEVICES": shown, "NVIDIA_VISIBLE_DEVICES": shown or "void", **amd}
+
+
+def _model(machine: Machine, allocation: Allocation, gpus: tuple[int, ...]) -> dict[str, str]:
+    """Of which type a task's slots are, where there are several: who named them knows more."""
+    if not machine.parts or not gpus:
+        return {}
+    return {"WATTHERD_DEVICE_TYPE": machine.parts[allocation.node].gpu_model}
 
 
 def _split(allocation: Allocation) -> list[tuple[int, ...]]:
@@ -237,7 +245,7 @@ def _limits(run: RunOrder, machine: Machine) -> dict[str, Any]:
     allocations = run.start.allocations
     free = run.paper.get(COUNTED, ())
     asked = sum(one.request.cpu_milli for one in allocations if one.role not in free) / 1000
-    slots = sum(machine.devices[gpu].cpus for one in allocations for gpu in one.gpus)
+    slots = sum(machine.devices[number].cpus for number in machine.numbers(allocations))
     memory_mib = sum(one.request.memory_mib for one in allocations)
     if not memory_mib and run.paper.get(FAIR_MEMORY):
         held = max(1, sum(len(one.gpus) for one in allocations))

@@ -131,6 +131,12 @@ class JobFile(StrictModel):
 
     name: str = Field(default="", max_length=80, pattern=r"^[\w.-]*$")
     labels: dict[Label, str] = none_of(dict, "NAME: VALUE, by which lists of jobs can be filtered")
+    kind: str = Field(
+        default="",
+        max_length=80,
+        pattern=r"^[\w./+-]*$",
+        description="jobs of one kind take equally long on the same devices: they learn together",
+    )
     run: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         default=None, description="a command line, or a list"
     )
@@ -318,6 +324,7 @@ class JobFile(StrictModel):
             grace_s=units.seconds(self.checkpoint.grace),
             checkpoint_s=_seconds(self.checkpoint.every),
             group=self.group,
+            profile=self.kind,
             power_profile=self.power.profile,
             batch_size=None if self.batch is None else self.batch.global_,
             micro_batches=() if self.batch is None else self.batch.sizes(),

@@ -43,7 +43,8 @@ class CoreConfig:
     planners do not see jobs that no budget in sight lets run; without, they wait for them as those
     did whose decisions were written down before there was such a rule. With `own_tops` a device of
     a job across GPU models counts at no more than its model draws; without, at the job's cap.
-    `job_rates` say how fast jobs are on which devices. `eligible` says on which nodes jobs may run,
+    `job_rates` say how fast jobs are on which devices; with `learns`, what jobs report is learned
+    and goes with them. `eligible` says on which nodes jobs may run,
     beyond what the core knows itself; None: on all.
     `returns` says of a job, by its id, whether it can go on after a stop; None: all can. `came_s`
     says when it came by the clock of the world it came to, where the order in which the core heard
@@ -57,6 +58,7 @@ class CoreConfig:
     power: PowerPolicy = field(default_factory=WaterFilling)
     curve_of: CurveOf = prior
     job_rates: JobRates = ALIKE
+    learns: bool = False
     gpus: Mapping[str, GpuModel] = field(default_factory=lambda: GPUS)
     sleep: SleepPolicy | None = None
     tree: PowerTree | None = None

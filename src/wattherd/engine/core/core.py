@@ -47,7 +47,7 @@ A core is made of parts, each of which can be built and tested alone:
 * plan: `Plan` (what the plan gives, what is still to be carried out), `PlanTimer`;
 * power: `PowerControl` (the account of watts, budgets, caps, ramp); energy: its `Joules`;
 * nodes: `NodeSleep` (which nodes sleep); answers to slow questions: `Questions`; sizes of
-  micro-batches: `Batches`; what could never run: `ShapeFeasibility`.
+  micro-batches: `Batches`; speeds: `JobSpeeds`; what could never run: `ShapeFeasibility`.
 
 The parts share one `Reaction`, to which they add what the event at hand leads to. This file says
 in which order they are asked, and nothing else does.
@@ -58,6 +58,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from wattherd.engine.cluster.capacity import Book
@@ -67,6 +68,7 @@ from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.cycle import ROUND, WAKE, PlanTimer, Reaction
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import ShapeFeasibility, circle
+from wattherd.engine.core.job_speeds import JobSpeeds
 from wattherd.engine.core.job_table import BEGIN, JobTable, key_of
 from wattherd.engine.core.never_fits import PowerShortage
 from wattherd.engine.core.plan import Plan, shed
@@ -130,6 +132,7 @@ JOULES = "joules"
 """Kind of wake-ups at which a run has spent its joules."""
 _PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApplied, JobEntered})
 """Events that free neither devices nor watts."""
+_GENTLE = ("sets_aside", "spares", "rules", "job_rates", "learns")
 
 
 # Invariants of the whole are in `engine.core.invariants`, in the words of its parts. Three that no
@@ -182,6 +185,7 @@ class Core:
         self.strikes: Counter[str] = Counter()
         """Proposals that the guard refused, by reason code."""
         self.batches = Batches(self.strikes)
+        self.speeds = JobSpeeds()
 
     # The door -----------------------------------------------------------------------------------
 
@@ -450,6 +454,7 @@ class Core:
                 job.progress = event.progress
                 job.rate_per_s = event.rate_per_s
                 job.loss = event.loss
+                self.speeds.heard(job, self.jobs, self.config, self.now_s, self.watts.speed)
             case JobMeasured():
                 job.report = event.report
             case BatchApplied():
@@ -679,7 +684,7 @@ class Core:
             questions=self.questions,
             woke=self._reaction.woke,
             eligibility=self.config.eligible,
-            rates=self.config.job_rates,
+            ask_rates=partial(self.speeds.rates, self.config),
         )
 
     def take_on(self, queues: Any) -> None:
@@ -696,15 +701,12 @@ class Core:
         else the present one stays. A planner that takes over must know from the view alone what
         runs where.
         """
-        self.config = replace(self.config, sets_aside=config.sets_aside, spares=config.spares)
+        names = (*_GENTLE, "planner", "quota", "requeue") if anew else _GENTLE
         if config.rules != self.config.rules:
-            self.config = replace(self.config, rules=config.rules)
             self.power.go_by(config.rules)
+        self.config = replace(self.config, **{name: getattr(config, name) for name in names})
         self.power.aside.active = self.power.aside.due = config.sets_aside
         if anew:
-            self.config = replace(
-                self.config, planner=config.planner, quota=config.quota, requeue=config.requeue
-            )
             self._memory = {}
             self.roster.introduce()
 

@@ -8,7 +8,7 @@ hear only of the changes, and a cycle then costs as much as happened, not as muc
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,12 @@ class CoreView:
     questions: Questions
     woke: bool = False
     eligibility: Eligibility | None = None
-    rates: JobRates = ALIKE
+    ask_rates: Callable[[], JobRates] = lambda: ALIKE
+
+    @property
+    def rates(self) -> JobRates:
+        """How fast jobs are on which devices, each number with its source."""
+        return self.ask_rates()
 
     def live(self) -> Sequence[JobRecord]:
         """Jobs that run or may run now, in order of submission."""

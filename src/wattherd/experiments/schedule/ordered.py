@@ -66,8 +66,7 @@ def by_speed(terms_of: TermsOf) -> dict[str, SchedulerOf]:
     No orders that reckon with what is left of running jobs: they take it as time at one speed.
     """
     return {
-        f"{name}@fastest": partial(_build_by_speed, MAKERS[name], terms_of)
-        for name in ("fifo", "fifo-first-fit", "sjf")
+        f"{name}@fastest": partial(_build_by_speed, MAKERS[name], terms_of) for name in BY_SPEED
     }
 
 
@@ -152,5 +151,10 @@ MAKERS: Mapping[str, Callable[[OrderedTerms, SchedulerContext], Ordered]] = {
     "tiresias-gittins": _gittins,
 }
 """`fifo` lets nobody pass, `fifo-first-fit` whoever fits, `fifo-backfill` whoever delays nobody."""
-IN_TURN = frozenset({"fifo", "fifo-first-fit", "fifo-backfill", "priority-backfill", "sjf"})
+BY_SPEED = ("fifo", "fifo-first-fit", "sjf")
+"""Those of which there is one that sends each job to the GPU model on which it is fastest."""
+IN_TURN = frozenset({
+    "fifo", "fifo-first-fit", "fifo-backfill", "priority-backfill", "sjf",
+    *(f"{name}@fastest" for name in BY_SPEED),
+})  # fmt: skip
 """Who has started runs to its end: one of these can take over from another at work."""

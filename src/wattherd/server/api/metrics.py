@@ -13,7 +13,6 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from wattherd import __version__
-from wattherd.engine.core.core import Core
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.errors import ClusterError
@@ -57,31 +56,32 @@ def moment_of(look: SiteView, named: Callable[[JobSpec], bool]) -> Moment:
     core = look.core
     found = Moment(core.now_s, core.watts.stated_w, strikes=dict(core.strikes))
     lost = len(core.lost)
-    found.drained = frozenset(gpu for _, gpu in core.drained.out)
+    found.drained = frozenset(look.machine.number(*place) for place in core.drained.out)
     found.nodes = {"ready": len(core.config.cluster.nodes) - lost, "lost": lost}
     for record in core.jobs.values():
-        _count(found, record, core)
+        _count(found, record, look)
         if named(record.spec):
             _name(found, look, record)
     return found
 
 
-def _count(found: Moment, record: JobRecord, core: Core) -> None:
+def _count(found: Moment, record: JobRecord, look: SiteView) -> None:
     queue = record.spec.queue
     found.jobs[str(record.state), queue] += 1
     if record.active:
         if record.cap_w is not None:
-            found.caps_w.update(
-                (gpu, record.cap_w) for one in record.allocations for gpu in one.gpus
-            )
+            numbers = look.machine.numbers(record.allocations)
+            found.caps_w.update(dict.fromkeys(numbers, record.cap_w))
         return
     reason = str(record.reason.code) if record.reason is not None else str(record.state)
     reason = _WAITS.get(record.state, reason)
     if record.state is State.BLOCKED:
-        reason = str(core.waits.code(record))
+        reason = str(look.core.waits.code(record))
     found.pending[reason, queue] += 1
     if record.state is State.QUEUED:
-        found.oldest_s[queue] = min(found.oldest_s.get(queue, core.now_s), record.state_since_s)
+        found.oldest_s[queue] = min(
+            found.oldest_s.get(queue, look.core.now_s), record.state_since_s
+        )
 
 
 _WAITS = {State.HELD: "Held", State.BACKING_OFF: "BackingOff"}
@@ -175,7 +175,7 @@ class Exposition:
     def _devices(self) -> list[Labels]:
         machine = self._site.machine
         return [
-            (machine.node.name, str(n), device.uuid, device.model)
+            (machine.place(n)[0], str(n), device.uuid, device.model)
             for n, device in enumerate(machine.devices)
         ]
 

@@ -22,6 +22,7 @@ from wattherd.local.devices import Machine
 from wattherd.local.enforcement import asked, unenforced
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
+from wattherd.server.documents.job_speed import speed_document
 from wattherd.server.hardware.draw import DrawBook, DrawSample
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.settings.energy_rates import RatesWatch, bill_of, bill_row, why_deferred
@@ -90,6 +91,7 @@ def job_document(look: SiteView, job_id: str) -> dict[str, Any]:
         **whole,
         "unenforced": [] if record is None else _unenforced(look, past, record),
         "undelivered": look.undelivered.get(job_id, ""),
+        "speed": speed_document(look.core, past.spec),
     }
 
 
@@ -137,6 +139,7 @@ def _whole(
         "app": app,
         "unenforced": [],
         "undelivered": "",
+        "speed": None,
         "story": story,
     }
 
@@ -351,21 +354,21 @@ def nodes_document(look: SiteView) -> dict[str, Any]:
 def _device_row(look: SiteView, place: tuple[int, int], jobs: list[str]) -> dict[str, Any]:
     """One device: whose it is, what it draws and may draw, and why it is out of use if it is."""
     node, gpu = place
-    core, machine = look.core, look.machine
+    core, machine, number = look.core, look.machine, look.machine.number(node, gpu)
     drained = core.drained.out.get(place)
     state = "Lost" if node in core.lost else "Ready" if drained is None else "Drained"
     caps_w = [core.jobs[one].cap_w for one in jobs]
     by_device = look.book.samples[-1].by_device if look.book.samples else ()
     return {
-        "number": gpu,
-        "uuid": machine.devices[gpu].uuid if gpu < len(machine.devices) else "",
-        "meter": machine.devices[gpu].meter if gpu < len(machine.devices) else "",
-        "knob": machine.devices[gpu].knob if gpu < len(machine.devices) else "",
+        "number": number,
+        "uuid": machine.devices[number].uuid if number < len(machine.devices) else "",
+        "meter": machine.devices[number].meter if number < len(machine.devices) else "",
+        "knob": machine.devices[number].knob if number < len(machine.devices) else "",
         "model": core.config.cluster.nodes[node].gpu_model,
         "state": state,
         "cause": "" if drained is None else drained.cause,
         "since": None if drained is None else look.time(drained.since_s),
-        "draw_w": by_device[gpu] if gpu < len(by_device) else None,
+        "draw_w": by_device[number] if number < len(by_device) else None,
         "stated": look.stated,
         "cap_w": min((cap for cap in caps_w if cap is not None), default=None),
         "jobs": jobs,

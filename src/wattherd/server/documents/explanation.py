@@ -11,6 +11,7 @@ from wattherd.model.reason import ReasonCode
 from wattherd.policy.schedule.ordered import Discipline, Ordered
 from wattherd.policy.schedule.priorities import Priority
 from wattherd.server.documents.documents import SiteView, job_document
+from wattherd.server.documents.job_speed import speed_words
 from wattherd.server.documents.sentences import story_of
 from wattherd.server.documents.task_logs import TaskLog
 from wattherd.server.journal.timeline import SiteTimeline
@@ -41,6 +42,7 @@ def explanation(
         "holders": holders(look, seen) if waits else [],
         "log": [],
         "would_help": list(_would_help(look, record)) if record and waits else [],
+        "speed": speed_words(look.core, look.history[job_id].spec),
         "story": story[-LAST:],
     }
 

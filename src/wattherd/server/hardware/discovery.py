@@ -57,6 +57,11 @@ def found(config: ServeConfig) -> FoundHardware:
     """Look everywhere; nothing is changed by that."""
     machine, notes = machine_found(config)
     if config.site is not None and config.site.devices:
+        if machine.parts:
+            hint = "give `slots` as a number"
+            raise UserError(
+                "cannot be told of slots of several types", field="site.devices", hint=hint
+            )
         machine = _by_site(machine, config.site.devices)
     packages: Sequence[str] = ()
     if not any(device.uuid for device in machine.devices):

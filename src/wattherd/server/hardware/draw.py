@@ -144,7 +144,9 @@ class DrawMeter(PeriodicThread):
     def look(self) -> None:
         """Take a sample."""
         try:
-            running, budget_w = self._keeper.ask(_running).result(PERIOD_S)
+            running, budget_w = self._keeper.ask(lambda core: _running(core, self._machine)).result(
+                PERIOD_S
+            )
         except (TimeoutError, ClusterError):
             return
         sample = self.sample(running, budget_w)
@@ -210,9 +212,9 @@ class DrawMeter(PeriodicThread):
         return by_device
 
 
-def _running(core: Core) -> tuple[list[_Running], float | None]:
+def _running(core: Core, machine: Machine) -> tuple[list[_Running], float | None]:
     found = [
-        _Running(job.id, job.attempt, tuple(gpu for one in job.allocations for gpu in one.gpus))
+        _Running(job.id, job.attempt, machine.numbers(job.allocations))
         for job in core.jobs.values()
         if job.active
     ]

@@ -64,7 +64,7 @@ class Headroom:
     def look(self, said: Sequence[float | None]) -> None:
         """`said` are watts by device as they were read just now, None from silent ones."""
         try:
-            held = self._keeper.ask(_held).result(PATIENCE_S)
+            held = self._keeper.ask(lambda core: _held(core, self._machine)).result(PATIENCE_S)
         except (TimeoutError, ClusterError):
             return
         for event in self.news(said, held, time.time()):
@@ -133,12 +133,12 @@ class Headroom:
         return abs(most_w - known_w) > STEP * self._machine.gpu.max_w
 
 
-def _held(core: Core) -> list[HeldJob]:
+def _held(core: Core, machine: Machine) -> list[HeldJob]:
     return [
         HeldJob(
             job_id=job.id,
             attempt=job.attempt,
-            numbers=tuple(gpu for one in job.allocations for gpu in one.gpus),
+            numbers=machine.numbers(job.allocations),
             cap_w=job.cap_w,
             demand_w=core.watts.demands.of(job.id),
         )

@@ -49,7 +49,7 @@ def recover(store: ClusterStore, wanted: Blueprint) -> RecoveredCore:
     replay, notes = resumed(store.journal, store.snapshots, settings, store.projection)
     book = book_of(store)
     scribe = Projector(store.projection, replay.history.forgettable, book)
-    chronicle = remembered(store, replay.state.standing.seq, [wanted.node.name])
+    chronicle = remembered(store, replay.state.standing.seq, [one.name for one in wanted.nodes])
     entries = 0
     for lived in replay.live(store.journal.entries(replay.state.standing.seq)):
         scribe.told([(lived.entry, lived.commands)], lived.touched)
@@ -136,7 +136,11 @@ def _same(known: Blueprint, wanted: Blueprint) -> bool:
         return False
     node = replace(wanted.node, memory_mib=known.node.memory_mib)
     gpu = replace(wanted.gpu, memory_mib=known.gpu.memory_mib)
-    return replace(wanted, node=node, gpu=gpu).text() == known.text()
+    parts = wanted.parts
+    if len(parts) == len(known.parts):
+        both = zip(parts, known.parts, strict=True)
+        parts = tuple(replace(one, memory_mib=before.memory_mib) for one, before in both)
+    return replace(wanted, node=node, gpu=gpu, parts=parts).text() == known.text()
 
 
 def book_of(store: ClusterStore) -> DrawBook:

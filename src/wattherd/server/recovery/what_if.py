@@ -175,13 +175,13 @@ def _setting(
     past: StoredPast, blueprint: Blueprint, events: tuple[Event, ...], power: str
 ) -> ComparisonSetup:
     given = blueprint.given(ReadJobs(specs=past.specs))
-    curves = {STATED: {blueprint.gpu.name: prior_curve(blueprint.gpu)}}
+    curves = {STATED: {name: prior_curve(gpu) for name, gpu in blueprint.gpus.items()}}
     return ComparisonSetup(
         preset=_world(past.works),
-        given=replace(given, cluster=ClusterSpec((blueprint.node,)), power_profiles=curves),
+        given=replace(given, power_profiles=curves),
         power=power,
         faults=events,
-        gpus={blueprint.gpu.name: blueprint.gpu},
+        gpus=blueprint.gpus,
     )
 
 

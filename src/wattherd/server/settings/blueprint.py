@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from wattherd.catalog.gpus import GpuModel
 from wattherd.engine.core.config import RULES, CoreConfig
+from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.experiments.schedule.ordered import IN_TURN
 from wattherd.experiments.schedule.run import power_policy
@@ -55,6 +56,8 @@ class Blueprint:
     """By which the core decides (`engine.core.config.RULES`)."""
     ramps: StartRamps = NO_RAMPS
     """How fast starts and stops may change the draw."""
+    parts: tuple[NodeSpec, ...] = ()
+    """Where its slots are of several types: a node for each (`local.devices.Machine`)."""
 
     @classmethod
     def of(cls, config: ServeConfig, machine: Machine) -> Blueprint:
@@ -68,6 +71,7 @@ class Blueprint:
             gpu=machine.gpu,
             rules=RULES,
             ramps=start_ramps(config.site),
+            parts=machine.parts,
         )
 
     @classmethod
@@ -94,7 +98,20 @@ class Blueprint:
             document |= {"rules": self.rules}
         if self.ramps != NO_RAMPS:
             document |= {"ramps": asdict(self.ramps)}
+        if self.parts:
+            document |= {"parts": [asdict(one) for one in self.parts]}
         return json.dumps(document, sort_keys=True)
+
+    @property
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        """The machine as schedulers see it."""
+        return self.parts or (self.node,)
+
+    @property
+    def gpus(self) -> dict[str, GpuModel]:
+        """What draws how much, by model: slots of all types are equal parts of one processor."""
+        models = dict.fromkeys([self.gpu.name, *(one.gpu_model for one in self.parts)])
+        return {name: replace(self.gpu, name=name) for name in models}
 
     def with_queues(self, queues: Any) -> Blueprint:
         """The same with other queues, which come as plain data.
@@ -128,7 +145,7 @@ class Blueprint:
 
     def given(self, jobs: ReadJobs) -> SchedulerContext:
         """The workload, the machine and its queues, as schedulers get them."""
-        cluster = ClusterSpec((self.node,))
+        cluster = ClusterSpec(self.nodes)
         return SchedulerContext(
             jobs=jobs,
             cluster=cluster,
@@ -138,7 +155,7 @@ class Blueprint:
 
     def core_config(self, scheduler: BuiltScheduler) -> CoreConfig:
         """The configuration of a core; every slot draws as its GPU model says."""
-        curve = prior_curve(self.gpu)
+        curve, cluster = prior_curve(self.gpu), ClusterSpec(self.nodes)
 
         def curve_of(spec: JobSpec, model: str) -> PowerCurve:
             del spec, model
@@ -149,13 +166,15 @@ class Blueprint:
             return changed.planner, changed.quota
 
         return CoreConfig(
-            cluster=ClusterSpec((self.node,)),
+            cluster=cluster,
             planner=scheduler.planner,
             quota=scheduler.quota,
             round_s=0.0,
             power=power_policy(self.power),
             curve_of=curve_of,
-            gpus={self.gpu.name: self.gpu},
+            gpus=self.gpus,
+            job_rates=JobRates(models=cluster.gpu_models, unknown_equal=True),
+            learns=True,
             rules=CapRules(
                 ahead_s=AHEAD_S,
                 ramp_up_w_s=self.ramps.up_w_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -22,6 +22,8 @@ from wattherd.workload.scenario import CellsSpec, QueueField, load
 from wattherd.workload.yaml_lines import lines_of
 
 MOST_SLOTS = 4096
+SlotCount = Annotated[int, Field(ge=1, le=MOST_SLOTS)]
+SlotType = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.]{0,31}$")]
 HINT = "fields are called as options of `wattherd serve`"
 
 
@@ -91,11 +93,10 @@ class ServeConfig(BaseModel):
     rates: str | None = Field(
         default=None, description="prices and carbon intensities of energy: a file or an address"
     )
-    slots: int | None = Field(
+    slots: SlotCount | dict[SlotType, SlotCount] | None = Field(
         default=None,
-        ge=1,
-        le=MOST_SLOTS,
-        description="parts of the processor that jobs get where there is no GPU",
+        description="parts of the processor that jobs get where there is no GPU; or counts by type:"
+        " {fast: 2, slow: 6}",
     )
     log: Form = Field(
         default=Form.NONE, description="whether decisions are written to standard error, and how"
@@ -170,6 +171,18 @@ class ServeConfig(BaseModel):
         if isinstance(value, str | Path) and "\0" in str(value):
             raise ValueError("has a null byte in it")
         return value
+
+    @field_validator("slots", mode="before")
+    @classmethod
+    def _slot_types(cls, given: Any) -> Any:
+        """`4`, or as an option of the command line `fast=2,slow=6`."""
+        if not isinstance(given, str):
+            return given
+        parts = [one.partition("=") for one in given.split(",")]
+        types = {name.strip(): count.strip() for name, _, count in parts}
+        if len(types) < len(parts):
+            raise ValueError("names a type of slots twice")
+        return types if parts[0][1] else given
 
     @field_validator("exec_idle", "most_grace")
     @classmethod

@@ -58,6 +58,7 @@ class FaultWatch(PeriodicThread):
             _LOG.error("%s %s: %s; %s is drained", node, fault.gpu, fault.text, what)
             self._count(node, fault.gpu, fault.kind)
             if gpu is None:
-                self._tell(NodeLost(at_s=0.0, node=node, cause=fault.text))
+                for part in self._machine.nodes:
+                    self._tell(NodeLost(at_s=0.0, node=part.name, cause=fault.text))
             else:
                 self._tell(DeviceDrained(at_s=0.0, node=node, gpu=gpu, cause=fault.text))

@@ -292,8 +292,8 @@ def _device_rows(look: SiteView, book: TreeBook, now_s: float) -> list[LiveRow]:
     for record in look.core.jobs.values():
         if record.active and record.cap_w is not None:
             for one in record.allocations:
-                for gpu in one.gpus:
-                    caps[gpu] = min(record.cap_w, caps.get(gpu, math.inf))
+                for number in look.machine.numbers([one]):
+                    caps[number] = min(record.cap_w, caps.get(number, math.inf))
     sample = look.book.samples[-1] if look.book.samples else None
     machine, rows = look.machine, []
     for number in range(machine.node.gpu_count):

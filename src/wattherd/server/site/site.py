@@ -210,7 +210,10 @@ def _begin(
     history, core = replay.history, replay.state.core
     origins.sort_out(core, history)
     tally = MetricsTally(
-        config.policy, recovered.book.joules, core.jobs.values(), [machine.node.name]
+        config.policy,
+        recovered.book.joules,
+        core.jobs.values(),
+        [one.name for one in machine.nodes],
     )
 
     def lags(job_id: str) -> None:

@@ -40,7 +40,9 @@ def still_scene(store: ClusterStore, state: Path, runs: Path) -> PageSource:
     if not settings:
         raise UserError("no service has decided anything here", where=store.database.url)
     replay, _ = resumed(store.journal, store.snapshots, settings, store.projection)
-    chronicle = remembered(store, replay.state.standing.seq, [replay.blueprint.node.name])
+    chronicle = remembered(
+        store, replay.state.standing.seq, [one.name for one in replay.blueprint.nodes]
+    )
     for lived in replay.live(store.journal.entries(replay.state.standing.seq)):
         chronicle.note(lived.entry, lived.commands)
     replay.arrive(store.journal.last_seq)
@@ -48,9 +50,17 @@ def still_scene(store: ClusterStore, state: Path, runs: Path) -> PageSource:
     book.energy_j.update(joules_of_ended(store, replay.history))
     take_bills(book, bills_of_ended(store, replay.history))
     blueprint = replay.blueprint
-    devices = (Device(model=blueprint.node.gpu_model or ""),) * blueprint.node.gpu_count
+    devices = tuple(
+        Device(model=one.gpu_model) for one in blueprint.nodes for _ in range(one.gpu_count)
+    )
     stated = book.samples[-1].stated if book.samples else "model"
-    machine = Machine(node=blueprint.node, devices=devices, gpu=blueprint.gpu, stated=stated)
+    machine = Machine(
+        node=blueprint.node,
+        devices=devices,
+        gpu=blueprint.gpu,
+        stated=stated,
+        parts=blueprint.parts,
+    )
     epoch = float(store.journal.known_fact("epoch") or 0.0)
     core, history = replay.state.core, replay.history
 

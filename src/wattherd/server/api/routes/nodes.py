@@ -46,6 +46,9 @@ def routes(app: FastAPI) -> None:
             raise NotFound(f"no node {node!r}", hint="`wattherd nodes` lists all")
         if action not in ACTIONS:
             raise NotFound(f"no action {action!r}", hint=", ".join(ACTIONS))
+        if action == "drain" and len(known) > 1:
+            hint = "`wattherd gpus drain N` takes single slots out of use"
+            raise UserError("is one machine's, as all its slots are", where=node, hint=hint)
         if action == "return" and await _still_stopping(site):
             raise UserError("jobs on it are still being stopped", where=node, hint="try again soon")
         event = ACTIONS[action](at_s=0.0, node=node, cause=f"{action} by {caller.by}")
@@ -66,12 +69,11 @@ def _device_routes(app: FastAPI) -> None:
 
         `gpu` is its UUID or number.
         """
-        number = _number(site, gpu)
+        node, number = site.machine.place(_number(site, gpu))
         if action not in DEVICE_ACTIONS:
             raise NotFound(f"no action {action!r}", hint=", ".join(DEVICE_ACTIONS))
         said = why.reason if why is not None else ""
         cause = said or f"{action} by {caller.by}"
-        node = site.machine.node.name
         event = DEVICE_ACTIONS[action](at_s=0.0, node=node, gpu=number, cause=cause)
         await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, documents.nodes_document)

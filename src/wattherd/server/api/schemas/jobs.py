@@ -155,6 +155,43 @@ class JobPages(ApiShape):
     share: str = told("who may open them: `owner` or `tenant`", "owner")
 
 
+class MeasuredSpeed(ApiShape):
+    """How long a step takes in one way of running, by reports."""
+
+    gpu_model: str = told("of the devices", "A100")
+    gpus: int = told("devices", 4)
+    nodes: int = told("that they are on", 1)
+    batch: int | None = told("samples of a step, as its user said; null: not said", 256)
+    accumulation: int | None = told("passes that make a step; null: not known", None)
+    cap_w: float | None = told("watts per device in force, to 5 %; null: no cap", 300.0)
+    step_s: float = told("seconds per step, a median", 0.21)
+    uncapped_step_s: float = told("the same without the cap, by its power curve", 0.19)
+    count: int = told("how many windows of the job, or jobs of the kind, it is of", 31)
+    of: Literal["this job", "its kind"] = told("of whom it was measured", "this job")
+
+
+class ExpectedSpeed(ApiShape):
+    """How fast a job is expected to be on a GPU model, at its width and without a cap."""
+
+    gpu_model: str = told("one of the site's", "A100")
+    gpus: int = told("its width", 4)
+    times: float = told("as fast as on the slowest of them", 3.4)
+    step_s: float | None = told("seconds per step, where that was learned; null: not known", 0.19)
+    source: str = told(
+        "learned from this job, learned from its kind, prior (catalogue), taken for equal, stated",
+        "learned from its kind",
+    )
+    of_jobs: int = told("of how many jobs of its kind", 3)
+
+
+class SpeedDocument(ApiShape):
+    """What was measured of a job's speed, and what planners expect."""
+
+    kind: str = told("jobs of one kind share what is learned", "resnet50")
+    measured: list[MeasuredSpeed] = told("of the job, then of its kind")
+    expected: list[ExpectedSpeed] = told("by GPU model, the fastest first")
+
+
 class JobDocument(JobRow):
     """One job, all of it."""
 
@@ -167,6 +204,7 @@ class JobDocument(JobRow):
         "limits of it that this machine does not keep; live jobs only",
         ["memory limit 4 GiB is not enforced here: /sys/fs/cgroup is not writable"],
     )
+    speed: SpeedDocument | None = told("how fast it is; null: it has no GPU, or never ran here")
     undelivered: str = told("the last notification that could not be sent, and why", "")
     story: list[Chapter] = told("what happened to it, oldest first; live jobs only")
 
@@ -228,6 +266,10 @@ class ExplanationDocument(ApiShape):
     position: int | None = told("place in the queue, from 1; null: it does not wait", 1)
     reason: ReasonDocument | None = told("the binding constraint")
     would_help: list[str] = told("what would let it start", ["would fit now with `gpus: 1`"])
+    speed: list[str] = told(
+        "where it is how fast, and how that is known",
+        ["goes to the first of these with room: fast, 4 x, learned from its kind (2 jobs)"],
+    )
     holders: list[Holder] = told("who holds devices now, the first to end first", [])
     log: list[str] = told("the last lines that it printed, where it failed", [])
     story: list[Chapter] = told(
