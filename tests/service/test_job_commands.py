@@ -368,7 +368,7 @@ def test_a_waiting_job_is_edited_and_its_story_says_by_whom(say: Say) -> None:
     job_id = submitted(say, "--begin", "in 1h", "-g", "1", "--", "true")
     code, said, why = say("edit", job_id, "--priority", "high", "--time", "10m")
     assert (code, said.strip()) == (
-        0, f"{job_id} edited: priority 0 -> 10, time limit none -> 600 s"
+        0, f"{job_id} was edited: priority 0 -> 10, time limit none -> 600 s"
     ), why  # fmt: skip
     shown = json.loads(say("show", job_id, "-o", "json")[1])
     assert (shown["priority"], shown["spec"]["time_limit_s"]) == (10, 600.0)

@@ -313,7 +313,7 @@ def test_an_admin_may_go_into_every_job_and_the_story_says_who_did(
     with into(guarded, job, "echo", f"key={SECRET}", who="admin") as session:
         session.rest()
     told = guarded.ask("GET", f"/api/v1/jobs/{job}", "user").json["story"][-1]
-    assert (told["what"], told["cause"]) == ("ran in it: echo key=***", "by admin")
+    assert (told["what"], told["cause"]) == ("A command was run in it: echo key=***", "by admin")
     acts = guarded.ask("GET", f"/api/v1/audit?about={job}&what=JobEntered", "admin").text
     assert "key=***" in acts
     guarded.until(lambda: guarded.desk.audit.lines(1)[0].get("session") == "ends")

@@ -51,7 +51,10 @@ def gang(client: Client, folder: Path) -> str:
 
 
 def lags(client: Client, job_id: str) -> bool:
-    return any(line["what"] == "lags" for line in client.get(f"jobs/{job_id}")["story"])
+    return any(
+        line["what"].startswith("One of its ranks lags")
+        for line in client.get(f"jobs/{job_id}")["story"]
+    )
 
 
 def gpus(client: Client) -> list[Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
 
+from wattherd.engine.jobs.lifecycle import TABLE, State, Trigger, step
+from wattherd.engine.jobs.record import JobRecord, StoryLine
 from wattherd.model import command, event
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import (
@@ -25,12 +28,14 @@ from wattherd.model.event import (
     JobProgressed,
     Woke,
 )
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.model.request import Request
 from wattherd.server.documents import sentences
-from wattherd.server.documents.sentences import ToldDecision, story_of, told
+from wattherd.server.documents.sentences import ToldDecision, chapter_of, story_of, told
 from wattherd.server.journal.timeline import SYSTEM, SiteTimeline
 from wattherd.server.web.now import signal_name
+from wattherd.server.web.timeline import _tip
 from wattherd.store.entry import JournalEntry
 
 
@@ -167,3 +172,57 @@ def test_an_announced_change_is_of_who_announced_it() -> None:
 )
 def test_names_of_signals_hold_neither_folders_nor_secrets(cause: str, name: str) -> None:
     assert signal_name(cause) == name
+
+
+# Stories of live jobs -----------------------------------------------------------------------------
+
+INTERNAL = re.compile(r"->|[a-z][A-Z]|\b(?:Queued|Starting|Stopping|requeue|Woke)\b|\d\.\d* s\b")
+"""Steps, names of classes and states, and the core's own clock."""
+
+
+def test_a_live_job_tells_its_steps_in_sentences() -> None:
+    record = JobRecord(JobSpec(id="j-1", submit_s=0.0), 1)
+    record.story.append(StoryLine(0.0, "submitted", "by ann"))
+    for trigger, cause in (
+        (Trigger.START, "attempt 1"), (Trigger.STARTED, ""), (Trigger.STOP, "BudgetCut"),
+        (Trigger.REQUEUE, ""), (Trigger.START, "attempt 2"), (Trigger.REQUEUE, "node north lost"),
+        (Trigger.HOLD, "by bob"), (Trigger.RELEASE, "by bob"), (Trigger.START, "attempt 3"),
+        (Trigger.RETRY, "exit code 7"), (Trigger.BACKOFF_OVER, ""),
+    ):  # fmt: skip
+        record.apply(trigger, 1.0, cause)
+    record.story.append(StoryLine(2.0, "edited: priority 0 -> 5", "by ann"))
+    assert [chapter_of(line) for line in record.story] == [
+        ("It was submitted.", "by ann"),
+        ("Run 1 of it was started.", ""),
+        ("It began to work.", ""),
+        ("It is to save its state and stop.", "the budget does not carry it any more"),
+        ("It has stopped and waits for its next run.", ""),
+        ("Run 2 of it was started.", ""),
+        ("Its run ended; it waits for the next one.", "node north lost"),
+        ("It is paused.", "by bob"),
+        ("It was resumed.", "by bob"),
+        ("Run 3 of it was started.", ""),
+        ("Its run failed; it is tried again after a pause.", "exit code 7"),
+        ("The pause after a failed run is over.", ""),
+        ("It was edited: priority 0 -> 5.", "by ann"),
+    ]
+
+
+@pytest.mark.parametrize(("before", "trigger"), TABLE)
+def test_no_step_of_a_job_is_told_by_the_names_of_the_code(before: State, trigger: Trigger) -> None:
+    _, what, _, _ = step(before, trigger)
+    for cause in ("", *StopReason):
+        told = chapter_of(StoryLine(31.11, what, cause))
+        assert told[0].endswith(".")
+        assert not any(map(INTERNAL.search, told)), told
+
+
+def test_a_marker_of_the_timeline_is_told_in_sentences() -> None:
+    stops = [
+        StopJob(job_id=f"j-{n}", attempt=1, reason=StopReason.BUDGET_CUT, grace_s=30)
+        for n in range(3)
+    ]
+    assert _tip(_told(BudgetChanged(at_s=9, budget_w=8000), *stops)) == (
+        "ann set the budget of the site to 8,000 W. j-0 is to save its state and stop within"
+        " 30.0 s: the budget does not carry it any more. 2 more orders."
+    )

@@ -540,8 +540,13 @@ def edit(
 
 def _last_edit(job: Mapping[str, Any]) -> str:
     """The last edit, as the story of a live job tells it."""
-    told = [one["what"] for one in job["story"] if one["what"].startswith("edited")]
-    return f"{job['id']} {told[-1]}" if told else f"{job['id']} stays as it was"
+    begins = "It was edited: "
+    told = [one["what"] for one in job["story"] if one["what"].startswith(begins)]
+    return (
+        f"{job['id']} {told[-1].removeprefix('It ').rstrip('.')}"
+        if told
+        else f"{job['id']} stays as it was"
+    )
 
 
 @click.command()

@@ -23,6 +23,7 @@ from wattherd.local.enforcement import asked, unenforced
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.server.documents.job_speed import speed_document
+from wattherd.server.documents.sentences import SUBMITTED, chapter_of
 from wattherd.server.hardware.draw import DrawBook, DrawSample
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.settings.energy_rates import RatesWatch, bill_of, bill_row, why_deferred
@@ -83,8 +84,8 @@ def job_document(look: SiteView, job_id: str) -> dict[str, Any]:
     past = look.history[job_id]
     record = look.core.jobs.get(job_id)
     story = [
-        {"at": look.time(entry.at_s), "what": entry.what, "cause": entry.cause}
-        for entry in (record.story if record else ())
+        dict(zip(("at", "what", "cause"), (look.time(line.at_s), *chapter_of(line)), strict=True))
+        for line in (record.story if record else ())
     ]
     whole = _whole(job_row(look, job_id), past, story, look.epoch, _app(past, record))
     return {
@@ -119,7 +120,7 @@ def new_job_document(epoch: float, spec: JobSpec, paper: Mapping[str, Any]) -> d
             "reason": {"code": NEXT_PLAN, "text": NEXT_PLAN},
         }
     )
-    story = [{"at": row["submitted"], "what": "submitted", "cause": ""}]
+    story = [{"at": row["submitted"], "what": SUBMITTED, "cause": ""}]
     return _whole(row, past, story, epoch)
 
 

@@ -1,14 +1,18 @@
 """A decision as sentences: what happened and on whose word, what was ordered and why, what is next.
 
-Made from the documents of the entry and of its orders, so that older journals are told as well.
+Made from the documents of the entry and of its orders, so that older journals are told as well; the
+story of a job that is live from the lines that the core keeps of it, as older snapshots hold them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wattherd.engine.jobs.lifecycle import ACTIVE, State, Trigger
+from wattherd.engine.jobs.record import StoryLine
 from wattherd.model.reason import StopReason
 from wattherd.server.journal.timeline import SYSTEM, DecisionEntry
 from wattherd.units import show_ahead, show_exact_watts, show_seconds
@@ -97,6 +101,63 @@ def story_of(one: DecisionEntry, names: Sequence[str], job_id: str) -> Iterator[
         yield _order(order, named, one.at_s), happened
     if own and not orders:
         yield happened, ""
+
+
+# The story of a job that is live ----------------------------------------------------------------
+
+_STEP = re.compile(r"(\S+) -> \S+ \((.+)\)")
+_STEPS: dict[str, str] = {
+    Trigger.UNBLOCK: "Nothing keeps it back any more.",
+    Trigger.BLOCK: "It is kept back for now.",
+    Trigger.HOLD: "It is paused.",
+    Trigger.RELEASE: "It was resumed.",
+    Trigger.START: "It was started.",
+    Trigger.STARTED: "It began to work.",
+    Trigger.STOP: "It is to save its state and stop.",
+    Trigger.REQUEUE: "Its run ended; it waits for the next one.",
+    Trigger.SUCCEED: "It ended and succeeded.",
+    Trigger.RETRY: "Its run failed; it is tried again after a pause.",
+    Trigger.BACKOFF_OVER: "The pause after a failed run is over.",
+    Trigger.FAIL: "It failed.",
+    Trigger.CANCEL: "It was cancelled.",
+    Trigger.TIME_OUT: "It ended: its time limit has passed.",
+}
+SUBMITTED = "It was submitted."
+_LINES = {
+    "submitted": SUBMITTED,
+    "edit refused": "An edit was refused.",
+    "lags": "One of its ranks lags behind the others.",
+    "was given input": "It was given input.",
+}
+_RAN = "ran in it: "
+
+
+def chapter_of(line: StoryLine) -> tuple[str, str]:
+    """What happened to a job, as a sentence, and what brought that about, where that says more."""
+    step = _STEP.fullmatch(line.what)
+    if step is None:
+        return _noted(line.what), line.cause
+    before, trigger = step.groups()
+    told = _STEPS.get(trigger, f"{_spaced(trigger)}.")
+    cause = next((text for code, text in REASONS.items() if code == line.cause), line.cause)
+    if trigger == Trigger.START and cause.startswith("attempt "):
+        return f"Run {cause.removeprefix('attempt ')} of it was started.", ""
+    if trigger == Trigger.SUCCEED:
+        return told, ""
+    if trigger in (Trigger.REQUEUE, Trigger.HOLD) and before == State.STOPPING:
+        then = "is paused" if trigger == Trigger.HOLD else "waits for its next run"
+        told = f"It has stopped and {then}."
+    elif trigger == Trigger.FAIL and before not in ACTIVE:
+        told = "It failed and did not run."
+    return told, cause
+
+
+def _noted(what: str) -> str:
+    if what.startswith("edited: "):
+        return f"It was {what}."
+    if what.startswith(_RAN):
+        return f"A command was run in it: {what.removeprefix(_RAN)}"
+    return _LINES.get(what, what)
 
 
 # What happened ----------------------------------------------------------------------------------

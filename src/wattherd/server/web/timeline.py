@@ -12,6 +12,7 @@ from wattherd.report.timeline import time_unit
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView, shown_state
 from wattherd.server.documents.privacy import OTHERS, of_decisions, seen_by
+from wattherd.server.documents.sentences import ToldDecision, told
 from wattherd.server.journal.job_history import past_of
 from wattherd.server.journal.timeline import DecisionEntry, GpuSpan
 from wattherd.server.web.filters import STATES, QueueFilter
@@ -31,7 +32,7 @@ def timeline_view(
     scene: PageSource, caller: Caller, span: str, wanted: QueueFilter, page: int
 ) -> dict[str, Any]:
     """All that the page shows."""
-    devices, spans, decisions, most_w, seen, now_s, fitting = scene.look(
+    devices, spans, decisions, most_w, seen, now_s, fitting, names = scene.look(
         lambda look: _taken(look, scene, caller, wanted)
     )
     end_s = scene.now_s() if scene.live else now_s
@@ -58,7 +59,11 @@ def timeline_view(
             if bar.stop >= begin_s
         ],
         markers=[
-            Marker(at=at(one.at_s), tip=_tip(one), link=f"/decisions?seq={one.seq}#d-{one.seq}")
+            Marker(
+                at=at(one.at_s),
+                tip=_tip(told(one, names)),
+                link=f"/decisions?seq={one.seq}#d-{one.seq}",
+            )
             for one in _moments(decisions, begin_s)
         ],
         low=at(begin_s),
@@ -126,7 +131,8 @@ def _taken(
         )
         for job_id, record in (look.core.jobs.items() if wanted else ())
     }
-    return devices, spans, decisions, most_w, seen, look.core.now_s, fitting
+    names = [node.name for node in nodes]
+    return devices, spans, decisions, most_w, seen, look.core.now_s, fitting, names
 
 
 def _copied(one: GpuSpan) -> GpuSpan:
@@ -166,14 +172,16 @@ def _moved(bar: Bar, at: Any) -> Bar:
 
 def _moments(decisions: list[DecisionEntry], begin_s: float) -> list[DecisionEntry]:
     """The last in which more was ordered than caps."""
-    told = [
+    found = [
         one
         for one in decisions
         if one.at_s >= begin_s and any(not order.startswith("SetCap") for order in one.orders)
     ]
-    return told[-MARKERS:]
+    return found[-MARKERS:]
 
 
-def _tip(one: DecisionEntry) -> str:
-    more = f" and {len(one.orders) - 1} more" if len(one.orders) > 1 else ""
-    return f"{one.event} {one.about}: {one.orders[0]}{more}"
+def _tip(said: ToldDecision) -> str:
+    """What happened, and the first order."""
+    left = len(said.orders) - 1
+    more = f" {left} more order{'' if left == 1 else 's'}." if left > 0 else ""
+    return " ".join((said.happened, *said.orders[:1])) + more

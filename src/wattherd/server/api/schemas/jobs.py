@@ -45,8 +45,8 @@ class Chapter(ApiShape):
     """Something that happened to a job."""
 
     at: str | None = told("a time", MORNING)
-    what: str = told("what happened", "Queued -> Starting (start)")
-    cause: str = told("because of what", "attempt 1")
+    what: str = told("what happened", "It was resumed.")
+    cause: str = told("because of what", "by ann")
 
 
 class TaskOf(ApiShape):
