@@ -145,8 +145,8 @@ def test_no_file_of_another_kind_is_handed_in(say: Say, name: str, how: str) -> 
         (["there.yaml", "there.yaml"], "by itself"),
         (["--", "-g", "2", "true"], "options stand before `--`"),
         (["https://example.org/job.yaml"], "job-yaml.md"),
-        (["-"], "a job is read from a file"),
-        ([""], "a job is read from a file"),
+        (["--", "-"], "wattherd submit job.yaml, or"),
+        ([""], "wattherd submit job.yaml, or"),
         ([], "wattherd submit -- python"),
     ],
 )  # fmt: skip
@@ -171,13 +171,13 @@ def test_words_that_are_nothing_lead_to_what_was_meant(
         ["job.json"],
         ["job.yaml", "-g", "2", "--", "sh", "-c", "exit 1"],
         ["-f", "job.yaml"],
-        ["-g4", "-nx", "-t12h", "--", "sh"],
+        ["-g4", "-nx", "-t12h", "--", "true"],
         ["sh", "-c", "true", "-g", "--", "--whatever"],
         ["./program", "-n", "5"],
         ["--", "no-such-program-here", "-n", "5"],
         ["--app", "jupyter"],
-        ["--gpu-type", "A100,H100", "--gpu-type", "T4", "--", "sh"],
-        ["-e", "A=-n", "-e", "B=--", "--", "sh"],
+        ["--gpu-type", "A100,H100", "--gpu-type", "T4", "--", "true"],
+        ["-e", "A=-n", "-e", "B=--", "--", "true"],
     ],
 )
 def test_jobs_are_taken_as_they_were(say: Say, words: list[str]) -> None:

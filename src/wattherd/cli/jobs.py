@@ -25,6 +25,7 @@ from wattherd.cli.live_tables import (
 )
 from wattherd.cli.options import server_option
 from wattherd.cli.output import lists, prints, show
+from wattherd.cli.piped_job import is_piped, piped_job
 from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
@@ -105,6 +106,8 @@ def _of_file(path: Path) -> Any:
     """
     from wattherd.workload.job_file import read_job
 
+    if is_piped(str(path)):
+        return piped_job(path)
     check_job_file(path)
     try:
         job = read_job(path)
@@ -283,7 +286,8 @@ def submit(
     """Hand a job in: `wattherd submit job.yaml`, or `wattherd submit -g 4 -- python train.py`.
 
     Options of `submit` stand before the program, what follows is the program's. With --array or
-    --grid it is many jobs, whose command may name {index} and the axes, as {lr}.
+    --grid it is many jobs, whose command may name {index} and the axes, as {lr}. `-` reads a job
+    file or a script from standard input.
     """
     client = Client(server)
     document = _named(client, _document(file, command, _changes(**options)))

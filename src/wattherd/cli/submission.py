@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from wattherd.cli.other_schedulers import OPTIONS
+from wattherd.cli.piped_job import STDIN, is_piped
 from wattherd.errors import UserError
 from wattherd.spelling import nearest
 
@@ -33,6 +34,10 @@ _INTERPRETERS = {
 _ONE_DASH = re.compile(r"-([A-Za-z][A-Za-z-]{2,})(=.*)?", re.DOTALL)
 _SETTING = re.compile(r"[A-Za-z_][\w-]*=.*", re.DOTALL)
 _JOB_ID = re.compile(r"j-\d+")
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(?:[3-9]|[1-9]\d+)")
+"""Open files of the shell that submits, but for the three that every program has."""
+_READERS = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|julia|Rscript")
+"""Interpreters."""
 _HEAD_BYTES = 4096
 """Of a file, that say what it is."""
 _OF_SERVICES = {
@@ -66,9 +71,9 @@ class Submission(click.Command):
     def _sorted(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The same words with the job file behind `--file` and the program behind `--`."""
         ours, dashed, command = self._split(ctx, args)
-        if command and not dashed and command[0].casefold().endswith(JOB_FILES):
+        if command and not dashed and _is_job(command[0]):
             ours, dashed, command = self._split(ctx, [*ours, "--file", *command])
-            if command and not dashed and not command[0].casefold().endswith(JOB_FILES):
+            if command and not dashed and not _is_job(command[0]):
                 line = self._line([*ours, "--", *command])
                 hint = f"{line} runs that instead of what the file says"
                 raise UserError("follows the job file", where=command[0], hint=hint)
@@ -77,6 +82,8 @@ class Submission(click.Command):
             raise UserError("one job file at a time", field="--file", hint="submit each by itself")
         if not command:
             return ours
+        for word in command:
+            _check_descriptor(word)
         if "--file" not in ours and "-f" not in ours:
             self._check_program(ours, command, dashed=dashed)
         return [*ours, "--", *command]
@@ -121,6 +128,10 @@ class Submission(click.Command):
             hint = f"{meant}`wattherd {self.name} --help` lists all; a program's stand behind `--`"
         return UserError("there is no such option", field=name, hint=hint)
 
+    def _keeps_input(self, ours: Sequence[str]) -> bool:
+        ctx = click.Context(self, resilient_parsing=True)
+        return bool(self.make_parser(ctx).parse_args(args=list(ours))[0].get("stdin"))
+
     def _line(self, words: Sequence[str]) -> str:
         return shlex.join(["wattherd", str(self.name), *words])
 
@@ -135,9 +146,13 @@ class Submission(click.Command):
         def meant(*words: str) -> str:
             return self._line([*ours, "--", *words])
 
-        if word in ("", "-"):
-            hint = "wattherd submit job.yaml: a job is read from a file"
+        if word in ("", STDIN):
+            hint = "wattherd submit job.yaml, or `wattherd submit - < SCRIPT`"
             raise UserError(f"{word!r} is no program", field="COMMAND", hint=hint)
+        if _reads_its_program(command) and not self._keeps_input(ours):
+            hint = f"{self._line([*ours, STDIN])} < SCRIPT, or --stdin to attach to it"
+            problem = f"{word} would read its program from its input, and find none"
+            raise UserError(problem, field="COMMAND", hint=hint)
         if word.startswith("-"):
             hint = self._line([*command, "--", "PROGRAM"])
             raise UserError("options stand before `--`", field=word, hint=hint)
@@ -177,6 +192,25 @@ class Submission(click.Command):
         return f"where the service runs there may be one: {anyway}"
 
 
+def _is_job(word: str) -> bool:
+    return word.casefold().endswith(JOB_FILES) or is_piped(word)
+
+
+def _check_descriptor(word: str) -> None:
+    """A pipe of the shell that submits, as `<(...)` makes one, is not there for a job."""
+    if _DESCRIPTOR.fullmatch(word):
+        problem = "is a pipe of this shell, which the job does not have"
+        hint = "`wattherd submit <(...)` reads a job from it; else write it into a file"
+        raise UserError(problem, where=word, hint=hint)
+
+
+def _reads_its_program(command: Sequence[str]) -> bool:
+    """Whether that is an interpreter that is told to read its program from standard input."""
+    return bool(_READERS.fullmatch(Path(command[0]).name)) and (
+        len(command) == 1 or command[1] in (STDIN, "-s")
+    )
+
+
 def check_job_file(path: Path) -> None:
     """Whether a file could hold a job at all, before it is read as one.
 
@@ -194,8 +228,11 @@ def check_job_file(path: Path) -> None:
         hint = "docs/reference/job-yaml.md says how to write one"
         hint = hint if near is None else f"did you mean {str(path.with_name(near))!r}?"
         raise UserError("there is no such file", where=str(path), hint=hint)
+    if not path.is_file():
+        hint = "wattherd submit job.yaml, or `wattherd submit -` with a job piped in"
+        raise UserError("is no file", where=str(path), hint=hint)
     yaml = path.suffix.casefold() in JOB_FILES
-    if path.is_file() and not yaml and not _fields(path):
+    if not yaml and not _fields(path):
         raise _no_job(path, meant, [])
 
 

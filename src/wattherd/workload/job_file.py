@@ -395,7 +395,11 @@ def read_job(path: Path) -> JobFile:
     document = load(path, hint=HINT)
     with lines_of(path):
         job = validated_job(document, str(path))
-    folder = path.parent.resolve()
+    return seen_from(job, path.parent.resolve())
+
+
+def seen_from(job: JobFile, folder: Path) -> JobFile:
+    """The job with `workdir` and the checkpoint's folder as they are seen from `folder`."""
     checkpoint = job.checkpoint
     for name in ("dir", "from_"):
         if getattr(checkpoint, name) is not None:

@@ -274,22 +274,33 @@ def load(path: Path, *, hint: str = "see docs/guides/scenarios.md") -> dict[str,
         UserError: unreadable, or something else.
     """
     try:
-        document = fields_of(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise UserError(problem, where=str(path), hint=hint) from None
     except UnicodeDecodeError:
         raise UserError("not UTF-8 text", where=str(path), hint=hint) from None
+    return document_of(text, str(path), hint=hint)
+
+
+def document_of(text: str, name: str, *, hint: str) -> dict[str, Any]:
+    """The fields of a YAML text that came from `name`; `hint` says where these are described.
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        document = fields_of(text)
     except RecursionError:
-        raise UserError("nested too deeply", where=str(path), hint=hint) from None
+        raise UserError("nested too deeply", where=name, hint=hint) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        where = f"{path}:{line}"
+        where = f"{name}:{line}"
         raise UserError(f"no YAML: {error.problem}", where=where, hint=hint) from None
     except yaml.YAMLError as error:
-        raise UserError(f"no YAML: {error}", where=str(path), hint=hint) from None
+        raise UserError(f"no YAML: {error}", where=name, hint=hint) from None
     if not isinstance(document, dict):
-        raise UserError("holds no fields", where=str(path), hint=hint)
+        raise UserError("holds no fields", where=name, hint=hint)
     return document
 
 
