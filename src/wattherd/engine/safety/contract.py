@@ -327,6 +327,7 @@ NOTE_KINDS = (
     "late",
     "frozen-meter",
     "coarse-meter",
+    "short-meter",
     "no-meter",
     "swing",
     "ramp-up",

@@ -56,6 +56,7 @@ from wattherd.engine.safety.contract import (
     SafetyNote,
 )
 from wattherd.engine.safety.fill import fill, steps_that_fit
+from wattherd.engine.safety.mean_meters import MeanMeters
 from wattherd.engine.safety.meters import Meters, TrustedReadings
 from wattherd.engine.safety.notes import NoteBook
 from wattherd.engine.safety.other_load import BaseLoad
@@ -126,6 +127,7 @@ class SafetyLoop:
         """What the last cycle found that devices may be counted at, by level (F + 1,)."""
         self._idle: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self._meters = Meters(fleet, self.config)
+        self._means = MeanMeters(fleet)
         self._allowance = Allowance(fleet, self.config)
         self._backstop = Backstop(fleet, self.config)
         self._wants = Wants(fleet, self.config)
@@ -299,7 +301,9 @@ class SafetyLoop:
         """Believe what is to be believed, of caps, draw and other load."""
         caps, fleet, now_s = self.caps, self.fleet, readings.now_s
         size, step_s = fleet.size, self._step(readings)
-        self.seen = seen = self._meters.judge(readings)
+        seen = self._meters.judge(readings)
+        self.seen = seen = self._means.up_to_now(readings, seen, self.config.disagree)
+        self.base.forget(self._means.changed)
         renews_s = self._meters.renews_s
         caps.read_back(
             readings, self._watched(seen), seen.draw_w, news_s=renews_s[:size],
@@ -322,7 +326,8 @@ class SafetyLoop:
         ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
         self.base.look(
             seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
-            news_s=news_s, level_news_s=renews_s[size:],
+            news_s=news_s, level_news_s=np.where(self._means.found, 0.0, renews_s[size:]),
+            late_s=self._means.late_s, own_then_w=self._means.own_then_w,
         )  # fmt: skip
         self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
         # What is remembered at a first alarm are the caps before it: if it proves false they may

@@ -234,7 +234,9 @@ class Meters:
         with np.errstate(invalid="ignore"):
             far_w = np.fmax(MOVED * value[size:], 3 * np.nan_to_num(self.resolution_w[size:]))
             moved = np.abs(below_w - self._below_w) > far_w
-        moved &= self._run[size:] > 2.5 * self._mean_looks[size:]
+        # A meter whose stamps say that it has news once a minute stands still for that long.
+        stamped = np.nan_to_num(np.fmin(self._gaps_s[0], self._gaps_s[1])[size:]) / self._period_s
+        moved &= self._run[size:] > 2.5 * np.maximum(self._mean_looks[size:], stamped)
         contradicted = np.concatenate((np.zeros(size, dtype=np.bool_), moved))
         return np.asarray(silent & (lively | contradicted))
 

@@ -3,7 +3,8 @@
 A note appears when its condition has held for as long as its kind takes to be worth a line, and
 goes when the condition has: `over-limit` is what a trusted meter shows above a limit for longer
 than caps take to act, `no-meter` a device of which no meter at all would tell, `coarse-meter` one
-whose readings have all been multiples of a large step.
+whose readings have all been multiples of a large step, `short-meter` one that has long shown less
+than the devices below it draw together: it counts a part of its outlets.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class NoteBook:
         on_levels("frozen-meter", meters.frozen[size:], base.drawn_w)
         on_devices("coarse-meter", coarse[:size], meters.resolution_w[:size])
         on_levels("coarse-meter", coarse[size:], meters.resolution_w[size:])
+        on_levels("short-meter", base.short, base.explained_w)
         self.current = tuple(found)
 
     def _notes(

@@ -48,6 +48,8 @@ FARTHEST = 0.10
 """A ramp is never drawn out by more than this share of the level's draw."""
 DOUBT = 0.05
 """Devices that read lower by this share of their level's draw, without it, are not believed."""
+SHORT_S = 30.0
+"""A meter that shows less than its devices for so long counts a part of them only."""
 SWING_LOOKS = 32
 SWING = 0.15
 """Peak to peak, as a share of the mean."""
@@ -183,6 +185,9 @@ class BaseLoad:
         self._alike: Ints = np.zeros(levels, dtype=np.int64)
         """Looks in a row at which the same devices were read below each level."""
         self._alike_then: Ints = np.zeros(levels, dtype=np.int64)
+        self.short: Bools = np.zeros(levels, dtype=np.bool_)
+        """Levels whose meter has shown less than their devices' for long."""
+        self._short = no_streak(levels)
         self._unproven: Bools = np.zeros(levels, dtype=np.bool_)
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
@@ -198,6 +203,25 @@ class BaseLoad:
         self.now_w = np.fmax(base_w, self.stated_w)
         self.rise_w, self.peak_w = np.nan_to_num(rise_w), np.nan_to_num(peak_w)
 
+    # A meter that was taken for one of now and tells means has told of loads that never were.
+    def forget(self, which: Bools) -> None:
+        """Of these levels (F + 1,) nothing is known but what is stated."""
+        if not which.any():
+            return
+        for past in (self._soft_w, self._falls_w, self._hard_w, self._past_w, self._far_w):
+            past[:, which] = np.nan
+        for known in (self.steady_w, self._shown_w, self._own_then_w):
+            known[which] = np.nan
+        self.now_w[which] = self.stated_w[which]
+        for learned in (self.rise_w, self.peak_w, self._sure_slope):
+            learned[which] = 0.0
+        self._sums[:, which] = 0.0
+        self._alike[which] = 0
+        for one in (self._trend, self._moments, self._hard_low, self._level_low, self._rises,
+                    self._lows, self._peaks):  # fmt: skip
+            one.forget(which)
+        self.switched.forget(which)
+
     @property
     def highest_w(self) -> Floats:
         """The highest that it was or may be next."""
@@ -207,11 +231,13 @@ class BaseLoad:
     def look(
         self, seen: TrustedReadings, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
         ahead_s: float, news_s: float = 0.0, level_news_s: Floats | None = None,
+        late_s: Floats | float = 0.0, own_then_w: Floats | None = None,
     ) -> None:  # fmt: skip
         """Take in a cycle; `counted_w` (N,) is what every device may draw at most.
 
         `ahead_s` is how long the loop takes to answer, `news_s` how seldom meters have news, and
-        `level_news_s` (F + 1,) how seldom each level's.
+        `level_news_s` (F + 1,) how seldom each level's. `late_s` (F + 1,) is how old what they tell
+        of other load is, and `own_then_w` (F + 1,) what devices drew then, NaN where that is now.
         """
         fleet = self._fleet
         recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
@@ -224,17 +250,24 @@ class BaseLoad:
         with np.errstate(invalid="ignore"):
             low = seen.level_w < (1.0 - DOUBT) * fleet.levels(np.where(known, own_w, 0.0))
         read_w = np.where(low, np.nan, seen.level_now_w)
+        self.short = low & (self._short.note(low, now_s) >= SHORT_S)
+        read_w = np.where(self.short, self._from_above(read_w, own_w), read_w)
         self.drawn_w = self._drawn(read_w, own_w, more_w)
         most_w = fleet.levels(np.where(off, 0.0, recent_w))
         hard_w = self.drawn_w - most_w
         soft_w = self.drawn_w - self.explained_w
+        told_w = np.full(len(soft_w), np.nan) if own_then_w is None else own_then_w
+        of_now = np.isnan(told_w)
+        then_w = np.where(of_now, self.explained_w, told_w)
         # A level's meter may tell of the moment before: devices that rise since hide what it shows.
         least_own_w = np.fmin(np.minimum(self.explained_w, self._own_w[-1]), self._own_then_w)
+        least_own_w = np.where(of_now, least_own_w, self.explained_w)
         self._falls_w = np.vstack((self._falls_w[1:], self.drawn_w - least_own_w))
         self._disturb(counted_w, known, now_s)
         complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
         unread = fleet.level_read & np.isnan(read_w)
-        self._settle(soft_w, hard_w, complete, unread, seen.alarmed, now_s, step_s)
+        self._take(soft_w, then_w)
+        self._settle(hard_w, complete, unread, seen.alarmed, now_s, step_s)
         self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
         self._regress(now_s, unread)
         self._hidden.note(
@@ -244,7 +277,7 @@ class BaseLoad:
         devices_w = np.where(complete, self.explained_w, self.drawn_w)
         self._note_swing(devices_w, seen.alarmed, now_s, step_s)
         self._note_switched(unread | seen.alarmed, step_s)
-        self._foresee(unread, now_s, ahead_s)
+        self._foresee(unread, now_s, ahead_s + late_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
         if level_news_s is not None:
             risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
@@ -319,6 +352,17 @@ class BaseLoad:
         rises = slow & known & (risen_w > 2 * NOISE * self.drawn_w)
         return np.where(rises, np.maximum(beside_w - self.now_w, 0.0), 0.0)
 
+    # What hangs beside the devices of such a level is on no meter of its own: its loss and fans are
+    # in what the level above draws and nobody below it shows. All of that may be here.
+    def _from_above(self, read_w: Floats, own_w: Floats) -> Floats:
+        """The most (F + 1,) that levels draw by the meter above them; NaN where it is silent."""
+        fleet = self._fleet
+        least_w = np.fmax(read_w, self.explained_w)
+        below_w = np.bincount(fleet.tree.above, least_w[:-1], len(read_w)) + fleet.own(own_w)
+        beside_w = (read_w - below_w)[fleet.tree.above]
+        beside_w = np.append(np.clip(beside_w, 0.0, FOLLOWS_MOST * self.explained_w[:-1]), np.nan)
+        return np.asarray(self.explained_w + beside_w)
+
     def _recently(self, counted_w: Floats, now_s: float, over_s: float) -> Floats:
         """The highest count of the time that draw and meters take to follow, or half of it."""
         if now_s - self._recent_s >= over_s / 2:
@@ -348,13 +392,11 @@ class BaseLoad:
         self._counted_w, self._known = counted_w.copy(), known
 
     def _settle(
-        self, soft_w: Floats, hard_w: Floats, complete: Bools, unread: Bools, alarmed: Bools,
+        self, hard_w: Floats, complete: Bools, unread: Bools, alarmed: Bools,
         now_s: float, step_s: float,
     ) -> None:  # fmt: skip
         """What the other load is now."""
-        self._take(soft_w)
-        if np.isnan(self._hard_w).any():
-            self._hard_w[:] = hard_w
+        self._hard_w = np.where(np.isnan(self._hard_w), hard_w, self._hard_w)
         self._hard_w = np.vstack((self._hard_w[1:], hard_w))
         soft_w, level_w = np.median(self._soft_w, axis=0), np.median(self._level_w, axis=0)
         beyond_w = np.median(self._hard_w, axis=0)
@@ -385,13 +427,14 @@ class BaseLoad:
         self._read_w = now_w
         self.now_w = np.maximum(now_w, self._moments.highest)
 
-    def _take(self, soft_w: Floats) -> None:
-        if np.isnan(self._soft_w).any():
-            self._soft_w[:] = soft_w
-            self._own_w[:] = self.explained_w
-            self._level_w[:] = self.drawn_w
+    def _take(self, soft_w: Floats, own_w: Floats) -> None:
+        """Remember a look: other load, and what devices drew when it was so much."""
+        new = np.isnan(self._soft_w)
+        self._soft_w = np.where(new, soft_w, self._soft_w)
+        self._own_w = np.where(new, own_w, self._own_w)
+        self._level_w = np.where(new, self.drawn_w, self._level_w)
         self._soft_w = np.vstack((self._soft_w[1:], soft_w))
-        self._own_w = np.vstack((self._own_w[1:], self.explained_w))
+        self._own_w = np.vstack((self._own_w[1:], own_w))
         self._level_w = np.vstack((self._level_w[1:], self.drawn_w))
 
     def _remember(
@@ -498,7 +541,7 @@ class BaseLoad:
         unseen_w = np.where(swings & (self.rise_w < 0.05 * most_w), part * most_w, 0.0)
         return np.maximum(seen_w, unseen_w)
 
-    def _foresee(self, unread: Bools, now_s: float, ahead_s: float) -> None:
+    def _foresee(self, unread: Bools, now_s: float, ahead_s: Floats | float) -> None:
         """What to keep for the time until loop and knobs will have answered."""
         with np.errstate(invalid="ignore"):
             ramp = (self.now_w - self._past_w[0]) / (now_s - self._past_s[0])

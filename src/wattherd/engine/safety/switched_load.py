@@ -67,6 +67,16 @@ class SwitchedLoad:
         self._past_w -= by_w
         self._was_w -= by_w
 
+    def forget(self, which: Bools) -> None:
+        """Of these (L,) what was told was wrong: nothing was seen of them yet."""
+        for one in (self._line_w, self._was_w):
+            one[which] = np.nan
+        self._past_w[:, which] = np.nan
+        for one in (self._away_s, self._most_w, self._given_w, self._given_s, self._came_w):
+            one[which] = 0.0
+        self._restored_w[which] = 0.0
+        self.wait_s[which] = ONCE_S
+
     def note(
         self, read_w: Floats, moved_w: Floats, drawn_w: Floats, *, told: Bools, step_s: float
     ) -> None:
