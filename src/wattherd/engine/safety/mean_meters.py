@@ -22,6 +22,9 @@ BETTER = 0.25
 """Another window is taken when it leaves less than that of the squared changes unexplained."""
 WORTH = 0.01
 """As a share of the reading: less that is unexplained is not worth another window."""
+TIMES, SELDOM_S = 3, 20.0
+"""It must have explained more at so many news: at one, meters that are a moment apart look like
+means. Who has news that seldom shows all it will in one of them."""
 MEMORY_S = 180.0
 """Changes of the past count less and less, by 1/e in that time."""
 ROWS, SPACING_S = 192, 0.95
@@ -48,6 +51,8 @@ class MeanMeters:
         # By window what it leaves of the readings; the last row is what devices explain nothing of.
         self._left_w: Floats = np.full((len(WINDOWS_S) + 1, levels), np.nan)
         self._missed: Floats = np.zeros((len(WINDOWS_S) + 1, levels))
+        self._wins: Floats = np.zeros((len(WINDOWS_S), levels))
+        """At how many news of late each window explained much more than the one taken."""
         self._chosen: Ints = np.zeros(levels, dtype=np.int64)
         self.changed: Bools = np.zeros(levels, dtype=np.bool_)
         """Levels that the last look took another window for."""
@@ -127,20 +132,28 @@ class MeanMeters:
         means_w = [self._mean_w(stamp_s, np.full(len(stamp_s), one)) for one in WINDOWS_S]
         left_w = np.array([*(read_w - mean_w for mean_w in means_w), read_w])
         moved = np.square(np.nan_to_num(left_w - self._left_w))
-        fade = np.exp(-np.nan_to_num(stamp_s - self._stamp_s) / MEMORY_S)
+        gap_s = np.nan_to_num(stamp_s - self._stamp_s)
+        fade = np.exp(-gap_s / MEMORY_S)
         self._missed = np.where(news, fade * self._missed + moved, self._missed)
         self._left_w = np.where(news, left_w, self._left_w)
         every = np.arange(len(read_w))
         best = np.argmin(self._missed[:-1], axis=0)
         mine = self._missed[self._chosen, every]
         with np.errstate(invalid="ignore"):
-            worth = news & (mine > np.square(WORTH * read_w))
+            least = np.square(WORTH * read_w)
+            wins = (moved[:-1] < BETTER * moved[self._chosen, every]) & (
+                moved[self._chosen, every] > np.square(WORTH / 2) * np.square(read_w)
+            )
+            worth = news & (mine > least)
+        self._wins = np.where(news, fade * self._wins + wins, self._wins)
+        worth &= self._wins[best, every] > np.where(gap_s >= SELDOM_S, 0, TIMES - 1)
         # Noise of devices' meters shows least in their longest mean: only what explains more than
         # nothing does is an explanation.
         unexplained = np.minimum(mine, self._missed[-1])
         better = worth & (self._missed[best, every] < BETTER * unexplained)
         self.changed = better & (best != self._chosen)
         self._chosen = np.where(better, best, self._chosen)
+        self._wins[:, self.changed] = 0.0
 
     def _mean_w(self, end_s: Floats, window_s: Floats) -> Floats:
         """What devices drew (F + 1,) in the mean over windows that end then; 0 s is that second."""

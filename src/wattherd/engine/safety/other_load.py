@@ -48,8 +48,9 @@ FARTHEST = 0.10
 """A ramp is never drawn out by more than this share of the level's draw."""
 DOUBT = 0.05
 """Devices that read lower by this share of their level's draw, without it, are not believed."""
-SHORT_S = 30.0
-"""A meter that shows less than its devices for so long counts a part of them only."""
+SHORT_S = 10.0
+"""A meter that shows less than its devices for so long, and for longer than its slow news explain,
+counts a part of them only."""
 SWING_LOOKS = 32
 SWING = 0.15
 """Peak to peak, as a share of the mean."""
@@ -250,7 +251,8 @@ class BaseLoad:
         with np.errstate(invalid="ignore"):
             low = seen.level_w < (1.0 - DOUBT) * fleet.levels(np.where(known, own_w, 0.0))
         read_w = np.where(low, np.nan, seen.level_now_w)
-        self.short = low & (self._short.note(low, now_s) >= SHORT_S)
+        late_news_s = np.zeros(len(low)) if level_news_s is None else MEANS * level_news_s
+        self.short = low & (self._short.note(low, now_s) >= np.maximum(SHORT_S, late_news_s))
         read_w = np.where(self.short, self._from_above(read_w, own_w), read_w)
         self.drawn_w = self._drawn(read_w, own_w, more_w)
         most_w = fleet.levels(np.where(off, 0.0, recent_w))
