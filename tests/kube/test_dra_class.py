@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ def test_a_class_that_is_not_there_is_told_and_waited_for(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     api, said = plane.api, tmp_path / "said"
-    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "dra", "--budget=1kW"]
+    python = [sys.executable, "-X", "faulthandler"]
+    command = [*python, "-m", "wattherd.cli.main", "kube", "dra", "--budget=1kW"]
     with (
         RACKS.made(api),
         said.open("w") as told,
@@ -35,7 +37,12 @@ def test_a_class_that_is_not_there_is_told_and_waited_for(
             owners = [one["metadata"]["ownerReferences"] for one in api.get(SLICES)["items"]]
             assert {owner["uid"] for [owner] in owners} == {made["metadata"]["uid"]}
         finally:
-            process.terminate()
-            process.wait(timeout=60)
             api.delete(f"{CLASSES}/{CLASS}")
+            process.terminate()
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # where each of its threads is
+                process.wait()
+                raise AssertionError(said.read_text()[-9000:]) from None
     wait_until(lambda: not api.get(SLICES)["items"], "slices go with their class")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -37,6 +38,54 @@ def test_who_is_cancelled_may_still_say_goodbye_before_anything_is_closed() -> N
         assert said == ["the", "lease", "is", "yours"]
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize("deaf", [1, 2])
+def test_who_misses_the_word_to_end_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, deaf: int
+) -> None:
+    """A time limit of the same moment takes the cancellation for its own, and the work goes on."""
+    monkeypatch.setattr("wattherd.kube.api.feed._HEARD_WITHIN_S", 0.05)
+    loop, begun, missed = LoopThread("test"), threading.Event(), list[int]()
+
+    async def reads() -> None:
+        while True:
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if len(missed) == deaf:
+                    raise
+                missed.append(1)
+
+    reading = loop.begin(reads())
+    assert begun.wait(60)
+    closing = threading.Thread(target=loop.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert reading.cancelled()
+    assert len(missed) == deaf
+
+
+def test_who_never_listens_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattherd.kube.api.feed._HEARD_WITHIN_S", 0.02)
+    loop, begun, let_go = LoopThread("test"), threading.Event(), asyncio.Event()
+
+    async def deaf() -> None:
+        begun.set()
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+    loop.begin(deaf())
+    assert begun.wait(60)
+    quiet = threading.Thread(target=loop.quieten, daemon=True)
+    quiet.start()
+    quiet.join(30)
+    assert not quiet.is_alive()
+    let_go.set()
+    loop.close()
 
 
 def test_under_tls_what_is_written_leaves_before_the_loop_does_anything_else() -> None:

@@ -44,3 +44,14 @@ def test_caps_that_regulate_high_are_no_floor_that_is_not_reached() -> None:
             room.run(loop, limits(fleet, limit_w), 1)
             kinds |= {note.kind for note in loop.notes()}
     assert "floor-not-reached" not in kinds
+
+
+def test_other_load_is_known_as_soon_as_the_devices_meters_have_spoken() -> None:
+    """While no meter tells of them devices count as capped, and all else hides behind that."""
+    fleet = a_fleet()
+    room = LateMeters(fleet, demand_w=250.0, base=lambda _: 700.0)
+    loop = a_loop(fleet)
+    room.run(loop, limits(fleet, 3500, 3500), 8)
+    assert 0.95 * 700 <= loop.base.steady_w[0] <= 1.05 * 700
+    room.demand_w = 400.0
+    assert (room.run(loop, limits(fleet, 3500, 3500), 30)[:, 0] <= 3500).all()

@@ -71,6 +71,9 @@ FOLLOWS_MOST = 1.2
 """Watts that come with a watt of devices, as long as their own past says nothing: a node of eight
 H100 draws 1.82 of its GPUs, and cooling a sixth of that. Beside a small machine all else on its
 rack may be many times its draw, and hardly any of it follows."""
+CONVEX = 1.5
+"""The next watt brings more than the ones before did in the mean: losses of supplies grow with the
+square of what they carry, fans take the cube of their speed."""
 SLOPE_MEMORY = 0.98
 
 
@@ -161,6 +164,8 @@ class BaseLoad:
         self._recent_s = -np.inf
         self._counted_w: Floats = np.zeros(fleet.size)
         self._known: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        self._met: Bools = np.zeros(fleet.size, dtype=np.bool_)
+        """Devices whose own meter has told of them at least once."""
         self._read_w: Floats = np.zeros(levels)
         self._quiet = no_streak(levels)
         self._trend = _Extremes(levels, WINDOW_S / 2)
@@ -268,6 +273,7 @@ class BaseLoad:
         self._disturb(counted_w, known, now_s)
         complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
         unread = fleet.level_read & np.isnan(read_w)
+        self._meet(known, now_s)
         self._take(soft_w, then_w)
         self._settle(hard_w, complete, unread, seen.alarmed, now_s, step_s)
         self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
@@ -393,6 +399,16 @@ class BaseLoad:
         self._alike = np.where(other, 0, self._alike + 1)
         self._counted_w, self._known = counted_w.copy(), known
 
+    # Until a meter has had its second news it may be a broken one, and its device counts as capped:
+    # so all other load hides behind it. It would then come out as an unproven rise, in minutes.
+    def _meet(self, known: Bools, now_s: float) -> None:
+        """At first sight of devices' own meters, the other load of their levels is found anew."""
+        met = self._fleet.levels((known & ~self._met).astype(np.float64)) > 0
+        self._met |= known
+        if self._began_s is not None and now_s - self._began_s < FIRST_S:
+            self._soft_w[:, met] = np.nan
+            self.steady_w[met] = np.nan
+
     def _settle(
         self, hard_w: Floats, complete: Bools, unread: Bools, alarmed: Bools,
         now_s: float, step_s: float,
@@ -471,7 +487,7 @@ class BaseLoad:
             return
         base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.nan_to_num(np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
+            share = np.nan_to_num(CONVEX * np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
         unknown = np.minimum(share, FOLLOWS_MOST)
         if self._mark is not None:
             by, rise = own_w - self._mark[2], base_w - self._mark[1]

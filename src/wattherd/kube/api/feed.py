@@ -31,6 +31,7 @@ except ImportError:  # there is none for Windows; asyncio's own does the same, a
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 T = TypeVar("T")
+_ASKED_TO_END, _HEARD_WITHIN_S = 6, 5.0
 
 
 class LoopThread:
@@ -85,11 +86,16 @@ class LoopThread:
         """Cancel what is at work and wait until it has ended, each in its own way."""
         self.run(self._ended())
 
+    # A time limit that runs out in the same moment may swallow a cancellation, and the work goes on
+    # as after any other limit: it is asked again. The process may end above one that never listens.
     async def _ended(self) -> None:
-        others = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
-        for each in others:
-            each.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        for _ in range(_ASKED_TO_END):
+            others = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+            if not others:
+                return
+            for each in others:
+                each.cancel()
+            await asyncio.wait(others, timeout=_HEARD_WITHIN_S)
 
     async def _wind_up(self) -> None:
         await self._loop.shutdown_asyncgens()
