@@ -119,6 +119,35 @@ def test_a_delivery_is_proved_from_a_meters_record(capsys: pytest.CaptureFixture
     assert ran("delivery", "meter.csv", *later, "--reduce", "2kW") == 0
 
 
+def test_without_a_file_the_service_proves_what_it_drew(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, dict[str, object]]] = []
+    slot = {"start_s": 1.9e9, "end_s": 1.9e9 + 900, "baseline_w": 9e3, "target_w": 7e3,
+            "draw_w": None, "reduction_w": None, "seen": 0.1}  # fmt: skip
+    answer = {"method": "hour-before", "basis": "mean of an hour", "reduction_w": 1900.0,
+              "asked_w": 2000.0, "performance": 0.95, "energy_j": 6.84e6, "late_s": None,
+              "above_s": 12.0, "unseen_s": 0.0, "worst_w": 100.0, "slots": [slot]}  # fmt: skip
+
+    def get(_: Client, path: str, **query: object) -> dict[str, object]:
+        asked.append((path, query))
+        return answer
+
+    monkeypatch.setattr(Client, "get", get)
+    window = ["--start", "2030-06-05T18:00:00Z", "--end", "2030-06-05T19:00:00Z"]
+    assert ran("delivery", *window, "--limit", "7kW", "--event-day", "2030-06-04") == 1
+    assert asked == [("power/delivery", {
+        "start": window[1], "end": window[3], "limit": "7kW", "baseline": "hour-before",
+        "zone": "UTC", "event_day": ["2030-06-04"],
+    })]  # fmt: skip
+    out = capsys.readouterr().out
+    assert "delivered 1,900 W on average, 95% of the 2,000 W asked for" in out
+    assert "never kept" in out
+    answer |= {"above_s": 0.0}
+    assert ran("delivery", *window, "--reduce", "2kW") == 0
+    assert ran("delivery", *window, "--reduce", "2kW", "--column", "w") == 2
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -132,7 +132,8 @@ def _tell(document: dict[str, Any]) -> None:
 
 
 @click.command("delivery")
-@click.argument("meter", type=_PATH)
+@click.argument("meter", type=_PATH, required=False)
+@server_option
 @click.option("--start", required=True, help="Of the event: 2030-06-01T18:00:00Z.")
 @click.option("--end", required=True, help="Of the event.")
 @click.option("--limit", metavar="30kW", help="At most so much was asked for.")
@@ -152,7 +153,8 @@ def _tell(document: dict[str, Any]) -> None:
 @prints
 def delivery(
     *,
-    meter: Path,
+    meter: Path | None,
+    server: str | None,
     start: str,
     end: str,
     limit: str | None,
@@ -167,14 +169,30 @@ def delivery(
 ) -> int:
     """Prove what was delivered in an event: baseline, reduction, minutes late.
 
-    METER is a CSV file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if the
-    target was exceeded at any time, or was not read.
+    Without METER the running service answers, by its own record of the last 30 days. METER is a CSV
+    file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if the target was exceeded
+    at any time, or was not read.
     """
+    from wattherd.errors import UserError
     from wattherd.experiments.grid import promise as flexibility
     from wattherd.experiments.grid.delivery import BaselineMethod, DeliveryEvent
+    from wattherd.library.client import Client
     from wattherd.units import watts
 
     whose = flexibility.zone_of(zone)
+    if meter is None:
+        if time_column or column:
+            hint = "name the meter's file, or leave --time and --column out"
+            raise UserError("a service knows its own record", field="METER", hint=hint)
+        asked = {"limit": limit, "reduce": reduce_, "announced": announced}
+        answer = Client(server).get(
+            "power/delivery", start=start, end=end, baseline=baseline, zone=zone,
+            **{name: value for name, value in asked.items() if value is not None},
+            **({"event_day": list(days)} if days else {}),
+        )  # fmt: skip
+        if not printed(answer, output):
+            _tell_delivery(answer, whose)
+        return int(answer["above_s"] > 0 or answer["unseen_s"] > 1.0)
     event = DeliveryEvent(
         start_s=flexibility.moment(start, "--start", whose),
         end_s=flexibility.moment(end, "--end", whose),

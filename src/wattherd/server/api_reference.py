@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 from wattherd.server.api.openapi import REFUSALS, ROLE, operations
 from wattherd.server.app import api
@@ -107,12 +108,17 @@ def _parameter(given: Schema) -> tuple[str, str, str, str]:
 
 def curl(method: str, path: str, one: Schema, shapes: Schema) -> Iterator[str]:
     """Lines of a command that asks for it, by the examples of the document."""
+    query = {}
     for given in one.get("parameters", []):
+        value = (given["schema"].get("examples") or given.get("examples") or [None])[0]
         if given["in"] == "path":
-            value = (given["schema"].get("examples") or given["examples"])[0]
             path = path.replace(f"{{{given['name']}}}", str(value))
+        elif given["in"] == "query" and value is not None:
+            query[given["name"]] = value
     asked = "" if method == "GET" else f"-X {method} "
     address = f"{_ADDRESS}{path}"
+    if query:
+        address = f"'{address}?{urlencode(query, safe=':')}'"
     if "requestBody" not in one:
         yield f"curl -s {asked}{address}"
         return

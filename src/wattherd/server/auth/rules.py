@@ -83,6 +83,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/power"): Role.VIEWER,
     ("GET", f"{V1}/power/tree"): Role.VIEWER,
     ("GET", f"{V1}/power/promise"): Role.OPERATOR,
+    ("GET", f"{V1}/power/delivery"): Role.VIEWER,
     ("PUT", f"{V1}/power"): Role.OPERATOR,
     ("PUT", f"{V1}/power/schedule"): Role.OPERATOR,
     ("PUT", f"{V1}/power/signals"): Role.ADMIN,

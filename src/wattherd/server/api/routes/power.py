@@ -5,26 +5,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Body, FastAPI, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
-from wattherd.experiments.grid.promise import share
+from wattherd.experiments.grid.delivery import BaselineMethod, DeliveryEvent
+from wattherd.experiments.grid.promise import moment, share, zone_of
 from wattherd.experiments.schedule.budget_notes import notes_at_work
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.server.api.http import TheCaller, TheSite, done, look_up
-from wattherd.server.api.schemas.power import LiveTreeDocument, PowerDocument, PromiseDocument
+from wattherd.server.api.schemas.power import (
+    DeliveryDocument,
+    LiveTreeDocument,
+    PowerDocument,
+    PromiseDocument,
+)
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView, power_document
 from wattherd.server.documents.privacy import of_power, seen_by
+from wattherd.server.documents.site_delivery import site_delivery
 from wattherd.server.documents.site_promise import site_promise
 from wattherd.server.site.power_tree import tree_document
 from wattherd.server.site.site import LiveSite
 from wattherd.units import seconds, watts
 
+Answer = TypeVar("Answer")
 FARTHEST_S = 366 * 86_400.0
 LONGEST_SCHEDULE = 1 << 18
 MOST_SIGNALS = 16
@@ -134,6 +142,8 @@ def routes(app: FastAPI) -> None:
             ),
         )  # fmt: skip
 
+    _delivery_route(app)
+
     @app.put("/api/v1/power", responses=answers(PowerDocument))
     async def set_power(
         site: TheSite, caller: TheCaller, budget: Annotated[Budget, Body()]
@@ -142,6 +152,56 @@ def routes(app: FastAPI) -> None:
         event = budget.event(site.clock.now_s())
         await done(site.keeper.post(event, by=caller.by))
         return await _document(site, caller)
+
+
+def _delivery_route(app: FastAPI) -> None:
+    @app.get("/api/v1/power/delivery", responses=answers(DeliveryDocument))
+    async def power_delivery(
+        site: TheSite,
+        start: Annotated[str, Query(description="of the event", examples=["2026-11-21T18:00:00Z"])],
+        end: Annotated[str, Query(description="of the event", examples=["2026-11-21T19:00:00Z"])],
+        limit: Annotated[
+            str | None, Query(description="so much at most was asked for", examples=["6kW"])
+        ] = None,
+        reduce: Annotated[str | None, Query(description="so much below the baseline was")] = None,
+        announced: Annotated[str | None, Query(description="when; the baseline ends then")] = None,
+        baseline: Annotated[
+            BaselineMethod, Query(description="what would have been drawn")
+        ] = BaselineMethod.HOUR_BEFORE,
+        zone: Annotated[str, Query(description="whose days, for ten-in-ten")] = "UTC",
+        event_day: Annotated[list[str] | None, Query(description="not for a baseline")] = None,
+    ) -> dict[str, Any]:
+        """Prove what was delivered in an event, by what was drawn: baseline, watts, lateness.
+
+        By the service's own record, which reaches 30 days back.
+        """
+        whose = _named(lambda: zone_of(zone), "zone")
+        begin_s = _named(lambda: moment(start, zone=whose), "start")
+        asked = DeliveryEvent(
+            start_s=begin_s,
+            end_s=_named(lambda: moment(end, zone=whose), "end"),
+            limit_w=None if limit is None else watts(limit, field="limit"),
+            reduction_w=None if reduce is None else watts(reduce, field="reduce"),
+            announced_s=(
+                None
+                if announced is None
+                else _named(lambda: moment(announced, zone=whose), "announced")
+            ),
+        )
+        if begin_s > time.time():
+            raise UserError("is still to come", field="start", hint="ask when the event is over")
+        return await asyncio.to_thread(
+            site_delivery, site.store.projection, site.clock.epoch, asked, baseline, whose,
+            event_day or (),
+        )  # fmt: skip
+
+
+def _named(read: Callable[[], Answer], field: str) -> Answer:
+    """What `read` finds; what it does not understand is in that field."""
+    try:
+        return read()
+    except UserError as error:
+        raise UserError(error.problem, field=field, hint=error.hint) from None
 
 
 def _signal_routes(app: FastAPI) -> None:

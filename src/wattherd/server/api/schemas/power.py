@@ -176,6 +176,36 @@ class PromiseDocument(ApiShape):
     steps: list[PromisedReduction] = told("the most that can be promised at each time")
 
 
+class DeliveredQuarter(ApiShape):
+    """A quarter of an hour of an event; null where too little was sampled."""
+
+    start_s: float = told("Unix seconds", 1_795_284_000.0)
+    end_s: float = told("Unix seconds; the last one may be shorter", 1_795_284_900.0)
+    baseline_w: float | None = told("what would have been drawn", 7420.0)
+    target_w: float | None = told("what was to be drawn at most", 6000.0)
+    draw_w: float | None = told("what was drawn", 5890.0)
+    reduction_w: float | None = told("below the baseline", 1530.0)
+    seen: float = told("the share of it that samples cover", 1.0)
+
+
+class DeliveryDocument(ApiShape):
+    """What was delivered in an event, by what was drawn."""
+
+    schema_: Literal["wattherd.delivery/1"] = version("wattherd.delivery/1")
+    stated: Stated = told("measured all the time, or at times by a model", "measured")
+    method: Literal["hour-before", "ten-in-ten"] = told("how the baseline is made", "hour-before")
+    basis: str = told("in words", "mean of the hour that ended at 2026-11-21T17:45:00+00:00")
+    reduction_w: float = told("below the baseline, on average", 1480.0)
+    asked_w: float = told("below the baseline, as it was asked for", 1420.0)
+    performance: float | None = told("delivered of asked for; null if nothing was", 1.04)
+    energy_j: float = told("joules below the baseline", 5_328_000.0)
+    late_s: float | None = told("until draw stayed at or below the target; null: never", 12.0)
+    above_s: float = told("all time above the target", 12.0)
+    unseen_s: float = told("time without a sample, which proves nothing", 0.0)
+    worst_w: float = told("the most above the target", 900.0)
+    slots: list[DeliveredQuarter] = told("quarter of an hour by quarter of an hour")
+
+
 class DeviceRow(ApiShape):
     """One device: who is on it, what it draws and may draw."""
 
