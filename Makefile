@@ -43,7 +43,7 @@ demo-pack: .venv/.demo ## placement under fragmentation and power on a generated
 	@rm -rf $(DEMO_PACK) && mkdir -p $(DEMO_PACK)
 	@$(WATTHERD) traces generate --family default --nodes 1213 --seed 1 --out $(DEMO_PACK)/input >/dev/null
 	@$(WATTHERD) sim pack --nodes $(DEMO_PACK)/input/nodes.csv --pods $(DEMO_PACK)/input/pods.csv \
-	  --policy $(POLICIES) --seed 1..3 --out $(DEMO_PACK)
+	  --policy $(POLICIES) --load 1.3 --seed 1..3 --out $(DEMO_PACK)
 	@$(WATTHERD) report $(DEMO_PACK)
 
 demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by a quarter

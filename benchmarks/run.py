@@ -68,7 +68,7 @@ def generated(folder: Path, *, nodes: int) -> list[str]:
 
 
 def pack(inputs: list[str], *more: str) -> list[str]:
-    return [*WATTHERD, "sim", "pack", *inputs, "-o", "json", *more]
+    return [*WATTHERD, "sim", "pack", *inputs, "--load", "1.3", "-o", "json", *more]
 
 
 def default_run(folder: Path) -> list[Figure]:

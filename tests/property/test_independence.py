@@ -36,7 +36,7 @@ def packed(
     ties: str = "order",
 ) -> Left:
     command = [
-        *(sys.executable, "-m", "wattherd.cli.main", "sim", "pack", "--decisions"),
+        *(sys.executable, "-m", "wattherd.cli.main", "sim", "pack", "--decisions", "--load", "1.3"),
         *("--nodes", folder / "nodes.csv", "--pods", folder / "pods.csv", "--seed", "3,1"),
         *("--policy", ",".join(policies), "--processes", processes, "--ties", ties),
         *("--out", folder / out),

@@ -36,7 +36,7 @@ Run = Callable[..., Outcome]
 def pack(folder: Path, *more: object, policy: str = "fgd", seed: str = "1") -> list[object]:
     return [
         *("sim", "pack", "--nodes", folder / "nodes.csv", "--pods", folder / "pods.csv"),
-        *("--policy", policy, "--seed", seed, "--processes", 1, *more),
+        *("--policy", policy, "--seed", seed, "--processes", 1, "--load", 1.3, *more),
     ]
 
 

@@ -63,9 +63,9 @@ sim.add_command(schema)
 )
 @click.option(
     "--load",
-    default=1.3,
-    show_default=True,
-    help="GPU demand to let arrive, over the cluster's GPU capacity.",
+    type=float,
+    metavar="1.3",
+    help="Draw pods of the list until they ask for so much of the GPUs.  [default: the list once]",
 )
 @click.option(
     "--seed", default="42", show_default=True, metavar="N|A..B|A,B,C", help="Seeds to run."
@@ -101,7 +101,7 @@ def pack(
     nodes: Path,
     pods: Path,
     policy: str,
-    load: float,
+    load: float | None,
     seed: str,
     order: Path | None,
     ties: str,
@@ -112,7 +112,18 @@ def pack(
     by_core: bool,
     output: str,
 ) -> None:
-    """Pack pods into a cluster one by one under each policy, and measure every step."""
+    """Pack pods into a cluster one by one under each policy, and measure every step.
+
+    Each pod of the list arrives once, in an order of each seed, and the answer says whether the
+    list fits. With --load pods are drawn until they ask for so much: 1.3 is 130 % of all GPUs.
+
+    \b
+    Columns of --nodes  sn, cpu_milli, memory_mib, gpu, model; or also cpu_model
+    Columns of --pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli; or also
+                        gpu_spec, creation_time, deletion_time, scheduled_time
+
+    `wattherd docs reference/pack-json` says what they mean.
+    """  # noqa: D301 - click's mark for text that keeps its lines
     from wattherd.catalog.cpus import CPUS
     from wattherd.catalog.gpus import GPUS
     from wattherd.experiments.placement.pack import Experiment
@@ -236,7 +247,10 @@ def _run_and_show(
     if printed(result, output):
         return
     from wattherd.cli.tables import print_comparison
+    from wattherd.experiments.placement.pack import fit_sentences
 
+    if result["whole_list"]:
+        click.echo("\n".join(fit_sentences(runs)) + "\n")
     print_comparison(result)
 
 

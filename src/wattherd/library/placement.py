@@ -26,18 +26,19 @@ def pack(
     pods: Source,
     policies: str | Sequence[str] = ("wattherd", "fgd"),
     *,
-    load: float = 1.3,
+    load: float | None = None,
     seeds: Sequence[int] = (42,),
     processes: int | None = 1,
 ) -> Packing:
-    """Let pods arrive one by one until GPU demand is `load` times the capacity.
+    """Let the pods of a list arrive one by one, and see which find room under each policy.
 
     Args:
-        nodes: a node list as a CSV file, a frame or rows (docs/reference/traces.md).
+        nodes: a node list as a CSV file, a frame or rows (docs/reference/pack-json.md).
         pods: a pod list, likewise.
         policies: `wattherd policies` lists them.
-        load: GPU demand that arrives, over the cluster's GPU capacity; pods are drawn anew.
-        seeds: of the arrivals; each policy meets the same.
+        load: pods are drawn until they ask for so much of all GPUs (1.3 is 130 %); without it each
+            arrives once.
+        seeds: of the order of arrivals; each policy meets the same.
         processes: runs at a time; None is one for each processor.
 
     Raises:

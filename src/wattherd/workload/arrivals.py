@@ -37,9 +37,11 @@ class Arrivals:
 
 
 def draw_arrivals(
-    pods: Sequence[TracePod], cluster: ClusterSpec, *, load: float, seed: int
+    pods: Sequence[TracePod], cluster: ClusterSpec, *, load: float | None, seed: int
 ) -> Arrivals:
     """Arrivals asking for `load` times the cluster's GPUs, and a random tie order.
+
+    Without a load each pod of the list arrives once, in an order of the seed.
 
     The two come from separate streams of `seed`, and neither depends on the order of the files'
     rows: both lists are taken by name before they are shuffled, as published.
@@ -47,12 +49,15 @@ def draw_arrivals(
     Raises:
         UserError: as `inflate`, or the seed is negative.
     """
+    asked = list_load(pods, cluster)
+    if load is None and not asked:
+        raise UserError("no pod asks for a GPU", hint="--load is a share of the cluster's GPUs")
     by_name = np.array(_by_name([pod.name for pod in pods]), dtype=np.int64)
     nodes = np.array(_by_name([node.name for node in cluster.nodes]), dtype=np.int64)
     picked = inflate(
         [pods[row] for row in by_name],
         capacity_milli=cluster.gpu_milli,
-        load=load,
+        load=asked if load is None else load,
         rng=stream(seed, "arrivals"),
     )
     tie_order = stream(seed, "tie order").permutation(len(nodes))
@@ -61,6 +66,12 @@ def draw_arrivals(
 
 def _by_name(names: list[str]) -> list[int]:
     return sorted(range(len(names)), key=names.__getitem__)
+
+
+def list_load(pods: Sequence[TracePod], cluster: ClusterSpec) -> float:
+    """What a list asks for, over the GPUs there are; 0 where there are none of either."""
+    asked = sum(pod.request.total_gpu_milli for pod in pods)
+    return asked / cluster.gpu_milli if cluster.gpu_milli else 0.0
 
 
 def inflate(

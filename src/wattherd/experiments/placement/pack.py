@@ -32,11 +32,13 @@ from wattherd.model.request import TracePod
 from wattherd.sim.curve import LoadCurve, LoadGrid, binned, gridded
 from wattherd.sim.pack import PackingRun, by_core, pack, ready_placer
 from wattherd.store.run_dir import RunDir, file_stem
-from wattherd.workload.arrivals import Arrivals, draw_arrivals, read_order
+from wattherd.workload.arrivals import Arrivals, draw_arrivals, list_load, read_order
 from wattherd.workload.impossible_requests import ImpossibleRequest
 from wattherd.workload.random_streams import stream
 
 SCHEMA = "wattherd.pack/1"
+ORDER_LOAD = 1.3
+"""Curves of published orders go to 130 %, as the published ones do."""
 DECISION_COLUMNS = (
     "step",
     "pod_row",
@@ -62,19 +64,26 @@ FINAL_COLUMNS = (
 class Experiment:
     """What all runs share.
 
-    `compiled` False takes the NumPy definitions of the policies; `by_core` submits every pod to a
-    core as a live cluster would.
+    Without `load` the list arrives as it is, each pod once. `compiled` False takes the NumPy
+    definitions of the policies; `by_core` submits every pod to a core as a live cluster would.
     """
 
     cluster: ClusterSpec
     pods: tuple[TracePod, ...]
-    load: float = 1.3
+    load: float | None = 1.3
     order_file: Path | None = None
     random_ties: bool = False
     compiled: bool = True
     by_core: bool = False
     out: RunDir | None = None
     keep_decisions: bool = False
+
+    @property
+    def offered(self) -> float:
+        """GPU demand that arrives, over capacity; curves go so far. An order file may have more."""
+        if self.load is not None:
+            return self.load
+        return ORDER_LOAD if self.order_file else list_load(self.pods, self.cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +165,7 @@ def _measured(
         frag_ratio_pct=100 * float(steps.fragment_milli[-1]) / max(capacity - used, 1),
         power_w=float(steps.power_w[-1]),
         cpu_s=cpu_s,
-        curve=binned(steps, capacity, load=experiment.load),
+        curve=binned(steps, capacity, load=experiment.offered),
         grid=grid,
     )
 
@@ -274,7 +283,8 @@ def document(
         "nodes_file": nodes_file,
         "pods_file": pods_file,
         "order_file": str(experiment.order_file) if experiment.order_file else None,
-        "load": experiment.load,
+        "load": experiment.offered,
+        "whole_list": experiment.load is None and experiment.order_file is None,
         "ties": "random" if experiment.random_ties else "order",
         "cluster": _cluster(experiment),
         "impossible": {
@@ -283,6 +293,24 @@ def document(
         },
         "runs": [_run(run, trace) for run in runs],
     }
+
+
+def fit_sentences(runs: Sequence[MeasuredPack]) -> list[str]:
+    """Whether the list fits: a sentence for each policy, in the order of the runs."""
+    told = []
+    for policy in dict.fromkeys(run.policy for run in runs):
+        lost = [run.pods - run.placed for run in runs if run.policy == policy]
+        pods = next(run.pods for run in runs if run.policy == policy)
+        orders = "the one order tried" if len(lost) == 1 else f"all {len(lost)} orders tried"
+        if not any(lost):
+            told.append(f"The list fits under {policy}: all {pods} pods find room in {orders}.")
+            continue
+        fewest = f"{min(lost)} to {max(lost)}" if min(lost) < max(lost) else f"{max(lost)}"
+        some = f" It fits in {lost.count(0)} of {len(lost)} orders." if 0 in lost else ""
+        told.append(
+            f"The list does not fit under {policy}: {fewest} of {pods} pods find no room.{some}"
+        )
+    return told
 
 
 def _cluster(experiment: Experiment) -> dict[str, object]:
