@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def learned(serving: Serving, job: str) -> dict[str, dict[str, Any]]:
     return {one["gpu_model"]: one for one in serving.ask(f"jobs/{job}")["speed"]["expected"]}
 
 
-def test_a_job_goes_where_its_kind_was_seen_to_be_fastest_also_after_a_restart(
+def test_a_job_goes_where_its_kind_was_seen_to_be_fastest_also_after_a_restart_and_compaction(
     serving: Serving, tmp_path: Path
 ) -> None:
     first = submitted(serving, tmp_path, 1)
@@ -83,6 +84,14 @@ def test_a_job_goes_where_its_kind_was_seen_to_be_fastest_also_after_a_restart(
     serving.ready()
     cancelled(serving, first)
     cancelled(serving, second)
+    serving.end_service()
+    archive = ("--archive", str(tmp_path / "archive.jsonl.gz"))
+    compacted = serving.store("compact", "--keep", "0s", *archive)
+    assert compacted.returncode == 0, compacted.stderr
+    left = json.loads(serving.store("info", "-o", "json").stdout)
+    assert left["first_entry"] > 1, left
+    serving.begin()
+    serving.ready()
     other = submitted(serving, tmp_path, 3, kind="of-its-own")
     assert type_of(serving, other) == "east", "a kind of which nothing was learned"
     cancelled(serving, other)
