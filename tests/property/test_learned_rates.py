@@ -226,3 +226,11 @@ def test_the_guide_tells_the_numbers_by_which_it_is_learned() -> None:
         f"median of its last {MOST_JOBS} jobs",
     ):
         assert claim in page, claim
+
+
+def test_no_speed_rests_on_the_first_windows_of_a_run() -> None:
+    learned = LearnedRates()
+    tell(learned, sound(10.0, SURE)[:-1])
+    assert pace_of(learned) is None
+    tell(learned, sound(10.0, SURE)[-1:])
+    assert pace_of(learned) == pytest.approx(10.0)
