@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.server.auth.audit import Audit
 from wattherd.server.auth.caller import Caller, Role
+from wattherd.server.auth.gate import AccessDesk
 from wattherd.server.auth.rates import RequestRates, retry_after
 from wattherd.server.auth.rules import OpenAddresses, RuleBook
 from wattherd.server.auth.tokens import TokenFile
@@ -102,6 +104,25 @@ def test_a_bucket_fills_at_its_rate() -> None:
     assert rates.wait_s("a", 0.5) == 0.5
     assert [rates.wait_s("a", 100.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     assert [retry_after(wait_s) for wait_s in (0.5, 1.0, 1.2)] == ["1", "1", "2"]
+
+
+def test_no_thread_waits_for_an_issuer_of_whom_nothing_is_asked(tmp_path: Path) -> None:
+    class Nobody:
+        def caller(self, shown: str) -> Caller | None:
+            return None
+
+    def asking(desk: AccessDesk) -> int:
+        assert asyncio.run(desk.known("wt_unknown")) is None
+        return sum(one.name.startswith("issuer") for one in threading.enumerate())
+
+    before = set(threading.enumerate())
+    desk = AccessDesk(
+        TokenFile(tmp_path / "tokens.json"), Audit(tmp_path), RequestRates(9.0, 9), issuer=None
+    )
+    assert (asking(desk), set(threading.enumerate()) - before) == (0, set())
+    desk.issuer = Nobody()  # type: ignore[assignment]  # asked for callers alone
+    assert asking(desk) == 1
+    desk.asking.shutdown()
 
 
 def test_the_record_is_read_backwards_over_its_files(tmp_path: Path, monkeypatch) -> None:
