@@ -13,8 +13,10 @@ ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 @contextmanager
-def served(api: KubeApi, kinds: Mapping[str, tuple[str, str, str]]) -> Iterator[None]:
-    """By plural the group, version and name of kinds in namespaces, with any fields.
+def served(
+    api: KubeApi, kinds: Mapping[str, tuple[str, str, str]], *, scope: str = "Namespaced"
+) -> Iterator[None]:
+    """By plural the group, version and name of kinds, in namespaces by default, with any fields.
 
     Status is a part of its own, as those who define them have it.
     """
@@ -24,14 +26,15 @@ def served(api: KubeApi, kinds: Mapping[str, tuple[str, str, str]]) -> Iterator[
         one = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
         one["schema"] = {"openAPIV3Schema": schema}
         names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-        spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [one]}
+        spec = {"group": group, "scope": scope, "names": names, "versions": [one]}
         name = f"{plural}.{group}"
         # The API server guards kinds of the group x-k8s.io unless their review is named.
         about = {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}}
         api.create(DEFINITIONS, {"metadata": about, "spec": spec})
         made.append(name)
     for plural, (group, version, kind) in kinds.items():
-        at = f"/apis/{group}/{version}/namespaces/default/{plural}"
+        within = "namespaces/default/" if scope == "Namespaced" else ""
+        at = f"/apis/{group}/{version}/{within}{plural}"
         wait_until(lambda at=at: api.call("GET", at)[0] == 200, f"{kind}s are served")  # type: ignore[misc]
     try:
         yield

@@ -139,3 +139,42 @@ def came(scheduler: KubeScheduler, name: str, at_s: float) -> None:
 
 def binds(orders: Iterable[Order]) -> list[BindPod]:
     return [one for one in orders if isinstance(one, BindPod)]
+
+
+def preferring(**weights: int) -> Any:
+    """The node affinity that would rather have these nodes."""
+    terms = [
+        {
+            "weight": weight,
+            "preference": {
+                "matchExpressions": [{"key": "kubernetes_io", "operator": "In", "values": [name]}]
+            },
+        }
+        for name, weight in weights.items()
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def test_pods_go_where_they_would_rather_as_long_as_there_is_room() -> None:
+    """Eight GPUs on each; by the policy all would go to n0, the first."""
+    scheduler = KubeScheduler(fleet_of("first-fit"))
+    for name in ("n0", "n1", "n2"):
+        scheduler.node_seen(labelled(name))
+    for number in range(5):
+        made = pod_json(f"p{number}", exclusive(1000, 4), schedulerName="wattherd")
+        made["spec"]["affinity"] = preferring(n1=10, n2=90)
+        scheduler.pod_seen(a_pod(made), 1.0)
+    bindings = [one for one in scheduler.plan(1.0) if isinstance(one, BindPod)]
+    assert [one.node for one in bindings] == ["n2", "n2", "n1", "n1", "n0"]
+
+
+def test_who_would_rather_go_elsewhere_stays_within_what_it_must() -> None:
+    fleet = a_fleet()
+    pod = pod_json("p", exclusive(1000, 1))
+    pod["spec"]["affinity"] = preferring(n1=1)
+    pod["spec"]["nodeSelector"] = {"kubernetes_io": "n0"}
+    scheduler = KubeScheduler(fleet)
+    pod["spec"]["schedulerName"] = "wattherd"
+    scheduler.pod_seen(a_pod(pod), 1.0)
+    [binding] = [one for one in scheduler.plan(1.0) if isinstance(one, BindPod)]
+    assert binding.node == "n0"

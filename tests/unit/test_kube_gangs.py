@@ -10,10 +10,8 @@ import pytest
 from kube_builders import a_node, a_pod, bound, fleet_of, node_json, pod_json
 from test_kube_scheduler import IDLE_MW, RISE_MW, WHOLE, World
 
-from wattherd.kube.account.binding_mode import ByBinding
 from wattherd.kube.account.fleet import Holding, NodeFleet
 from wattherd.kube.account.gang_feasibility import TELL_AGAIN_S
-from wattherd.kube.account.gates import ByGate
 from wattherd.kube.api.api_objects import PodGroup, decoder
 from wattherd.kube.facts.node_facts import node_facts
 from wattherd.kube.facts.orders import BindPod, EvictPod
@@ -90,22 +88,15 @@ def test_a_budget_that_is_cut_ends_the_group_of_less_priority() -> None:
     assert sorted(world.evicted) == ["uid-ring-0", "uid-ring-1"]
 
 
-def test_a_group_that_must_share_a_place_is_refused_rather_than_spread(world: World) -> None:
+def test_a_group_that_must_share_a_place_waits_where_no_node_has_its_label(world: World) -> None:
     native(world, 2)
     state(world, 2, schedulingConstraints={"topology": [{"key": "rack"}]})
     assert world.places == {}
-    said = "Unsupported: wattherd does not place pods with a group that must share one rack; "
+    said = "NodeSelectorMismatch: its 2 pods must share one rack, and no node has that label; "
     assert world.why("ring-0").startswith(said)
     assert world.why("ring-1").startswith(said)
     [told] = world.gangs_told
-    assert (told.group, told.reason) == (GROUP, "Unsupported")
-
-
-def test_groups_are_released_to_who_looks_where_they_must_be() -> None:
-    spec = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
-    group = decoder(PodGroup).decode(json.dumps({"spec": spec}).encode())
-    assert ByBinding("wattherd").refusal_of(group) is not None
-    assert ByGate().refusal_of(group) is None
+    assert (told.group, told.reason) == (GROUP, "NodeSelectorMismatch")
 
 
 def test_other_groups_are_waited_for_where_they_are_objects(world: World) -> None:

@@ -163,6 +163,18 @@ def test_a_gang_is_released_whole_or_not_at_all() -> None:
     assert set(world.released) == {"two-1", "other-0", "other-1"}
 
 
+def test_in_which_rack_a_gang_must_be_is_for_the_scheduler_that_binds_it() -> None:
+    world = World()
+    world.add_node("a")
+    world.gang("g", 2)
+    for name in ("g-0", "g-1"):
+        made = world.pods[f"uid-{name}"]
+        made["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] = "rack"
+        world.put(made)
+    world.settle()
+    assert set(world.released) == {"g-0", "g-1"}
+
+
 def test_who_has_another_gate_waits_for_that_one_first() -> None:
     world = World()
     world.add_node("a")

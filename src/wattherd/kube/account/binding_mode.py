@@ -12,10 +12,9 @@ from typing import Protocol
 from wattherd.kube.account.confinement import ConfinedPods
 from wattherd.kube.account.fleet import Holding
 from wattherd.kube.api import names
-from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Pod, Requirement
 from wattherd.kube.facts.node_facts import NodeFacts
-from wattherd.kube.facts.node_filter import Volumes, unsupported, unsupported_of
+from wattherd.kube.facts.node_filter import Volumes, unsupported
 from wattherd.kube.facts.orders import BindPod, Order
 from wattherd.kube.facts.refusal import NodeRefusal
 from wattherd.kube.facts.workload import WorkloadPod
@@ -46,6 +45,8 @@ class BindingMode(Protocol):
     """Whether our own queues say whose turn it is."""
     confined: ConfinedPods
     """Which pods must share a place."""
+    together: bool
+    """Whether it gives gangs the places of the network that they ask for; else others do."""
     unplaced: str
     """The reason in the condition of pods that wait, by which others know what to make of them.
 
@@ -67,9 +68,6 @@ class BindingMode(Protocol):
     def refusal(self, pod: Pod, volumes: Volumes) -> NodeRefusal | None:
         """What about a pod keeps it from being placed anywhere, or None."""
 
-    def refusal_of(self, group: PodGroup) -> NodeRefusal | None:
-        """What about a group keeps its pods from being placed anywhere, or None."""
-
     def order(self, chosen: ChosenPod) -> Order:
         """What makes the place come true that a pod was given."""
 
@@ -81,6 +79,7 @@ class ByBinding:
     suspends = True
     queued = True
     confined = ConfinedPods()
+    together = True
     unplaced = "Unschedulable"
 
     def __init__(self, name: str) -> None:
@@ -108,10 +107,6 @@ class ByBinding:
     def refusal(self, pod: Pod, volumes: Volumes) -> NodeRefusal | None:
         """Nobody else looks at its wishes: what we do not honour, we refuse."""
         return unsupported(pod, volumes)
-
-    def refusal_of(self, group: PodGroup) -> NodeRefusal | None:
-        """Nor does anybody else look where a group's pods must be together."""
-        return unsupported_of(group)
 
     def order(self, chosen: ChosenPod) -> Order:
         """Bind it, with all that is to be remembered."""

@@ -11,7 +11,16 @@ import numpy as np
 from wattherd.kube.account.fleet import Mask, NodeFleet
 from wattherd.kube.account.neighbours import Neighbours
 from wattherd.kube.api.api_objects import encode
-from wattherd.kube.api.objects import NodeAffinity, Object, Pod, PodSpec, Toleration
+from wattherd.kube.api.objects import (
+    NodeAffinity,
+    NodeSelector,
+    Object,
+    Pod,
+    PodSpec,
+    Toleration,
+)
+from wattherd.kube.api.selectors import node_matches
+from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.kube.facts.node_filter import (
     Neighbour,
     Volumes,
@@ -72,6 +81,13 @@ class Eligible:
         """Where `pod` may go whoever is there; a fresh array."""
         return self._look(pod).mask.copy()
 
+    def preferred(self, pod: Pod) -> tuple[Mask, ...]:
+        """Nodes (N,) that `pod` would rather have than others, those first that it likes most.
+
+        By the sum of the weights of its preferred node affinity; none where all are the same to it.
+        """
+        return self._look(pod).liked
+
     def beside(self, fleet: NodeFleet) -> Eligible:
         """The same pods, on another account of the same nodes; it hears what this one hears."""
         self._other = other = Eligible(fleet, self._volumes, self._pods)
@@ -98,7 +114,8 @@ class Eligible:
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
             check = node_check(pod, self._volumes)
-            self._found[wish] = _found([check(facts) for facts in self._fleet.order])
+            order = self._fleet.order
+            self._found[wish] = _found([check(facts) for facts in order], _liked(pod, order))
         return self._found[wish]
 
     def _mind_ports(self, pod: Pod, mask: Mask) -> None:
@@ -132,12 +149,34 @@ class Eligible:
 class _Found:
     mask: Mask
     refusals: tuple[tuple[NodeRefusal, int], ...]
+    liked: tuple[Mask, ...]
 
 
-def _found(refusals: list[NodeRefusal | None]) -> _Found:
+def _found(refusals: list[NodeRefusal | None], liked: tuple[Mask, ...]) -> _Found:
     counts = Counter(refusal for refusal in refusals if refusal is not None)
     mask = np.array([refusal is None for refusal in refusals], dtype=np.bool_)
-    return _Found(mask, tuple(counts.most_common()))
+    return _Found(mask, tuple(counts.most_common()), liked)
+
+
+def _liked(pod: Pod, order: Sequence[NodeFacts]) -> tuple[Mask, ...]:
+    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    terms = (affinity.preferred or ()) if affinity else ()
+    likes = [
+        (one.weight, NodeSelector(node_selector_terms=[one.preference]))
+        for one in terms
+        if one.preference is not None
+    ]
+    if not likes:
+        return ()
+    weights = np.array(
+        [
+            sum(weight for weight, term in likes if node_matches(term, facts.name, facts.labels))
+            for facts in order
+        ],
+        dtype=np.int64,
+    )
+    ranks = np.unique(weights)[::-1].tolist()
+    return tuple(weights == one for one in ranks) if len(ranks) > 1 else ()
 
 
 def _is_shy(spec: PodSpec) -> bool:

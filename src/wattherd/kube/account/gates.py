@@ -16,7 +16,6 @@ from __future__ import annotations
 from wattherd.kube.account.binding_mode import ChosenPod, reserved
 from wattherd.kube.account.confinement import ConfinedPods
 from wattherd.kube.api import names
-from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import (
     NodeSelector,
     NodeSelectorTerm,
@@ -39,6 +38,7 @@ class ByGate:
     suspends = True
     queued = True
     confined = ConfinedPods()
+    together = False
     unplaced = "SchedulingGated"
 
     def waits(self, pod: Pod) -> bool:
@@ -72,11 +72,6 @@ class ByGate:
         ):
             text = "shares of a GPU are not admitted by watts; use wattherd as the scheduler"
             return NodeRefusal(RefusalToken.UNSUPPORTED, text)
-        return None
-
-    def refusal_of(self, group: PodGroup) -> NodeRefusal | None:
-        """Where its pods must be together is for the scheduler that binds them."""
-        del group
         return None
 
     def order(self, chosen: ChosenPod) -> Order:

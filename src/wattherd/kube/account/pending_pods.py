@@ -169,6 +169,11 @@ class Queueing:
                 return one.members
         return ()
 
+    def mates(self, uid: str) -> Collection[str]:
+        """All pods of the gang of this one, waiting or not; none if it is of no gang."""
+        key = self._key_of.get(uid)
+        return self._uids.get(key, ()) if isinstance(key, GroupId) else ()
+
     def look(self, held: Collection[str], leaving: Collection[str]) -> News:
         """Who waits of those that were stirred, also pods of `held` whose binding is not seen yet.
 
@@ -193,20 +198,11 @@ class Queueing:
             return ()
         if isinstance(key, str):
             return tuple(self._alone(pod) for pod in pods)
-        constrained = self._constrained(key)
-        if constrained is not None:
-            return (Waiting(tuple(self._member(pod)[0] for pod in pods), constrained, key),)
         if undone:
             return tuple(Waiting((self._member(pod)[0],), _UNDOING) for pod in pods)
         if any(self._way.seat(pod) or pod.metadata.uid in held for pod in there):
             return tuple(self._alone(pod) for pod in pods)
         return self._gang(key, pods)
-
-    def _constrained(self, group: GroupId) -> tuple[str, str] | None:
-        """What its object asks of the nodes of a group, and we do not honour."""
-        known = self._groups.get(group)
-        refusal = None if known is None else self._way.refusal_of(known)
-        return None if refusal is None else (str(refusal.token), refusal.text)
 
     def _alone(self, pod: Pod) -> Waiting:
         member, refusal = self._member(pod)

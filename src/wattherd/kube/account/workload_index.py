@@ -12,7 +12,7 @@ their gang, else by what controls them; a pod that nothing controls does not com
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import count
@@ -93,8 +93,9 @@ class WorkloadIndex:
         fleet: NodeFleet,
         pods: Mapping[str, Pod],
         groups: Mapping[GroupId, PodGroup],
+        topology: Callable[[WorkloadPod], Hashable] = lambda _: None,
     ) -> None:
-        """No work is known yet."""
+        """No work is known yet; members are of one role only where they want to be in one place."""
         self.works: dict[str, Workload] = {}
         self.rejected: dict[str, PodFinding] = {}
         """Why the core will never run a work."""
@@ -102,6 +103,7 @@ class WorkloadIndex:
         self._fleet = fleet
         self._pods = pods
         self._groups = groups
+        self._topology = topology
         self._work_of: dict[str, str] = {}
         self._since_s: dict[str, float] = {}
         """Of pods that wait: when they were first submitted, whichever core was told then."""
@@ -443,7 +445,9 @@ class WorkloadIndex:
         since_s = min(self._since_s.setdefault(member.uid, at_s) for member in members)
         priority = self._priority(members)
         apart = len(members) > 1 and any(has_wishes(member.pod) for member in members)
-        wishes = [(wish_of(one.pod), one.uid if apart else "") for one in members]
+        wishes = [
+            (wish_of(one.pod), self._topology(one), one.uid if apart else "") for one in members
+        ]
         if not self.keeps_jobs:
             wishes = []
         work = work_of(

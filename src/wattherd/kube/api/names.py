@@ -138,6 +138,18 @@ KUEUE_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 APPWRAPPER_NAME = "workload.codeflare.dev/appwrapper"
 MPIJOB_NAME = "training.kubeflow.org/job-name"
 RAY_CLUSTER = "ray.io/cluster"
+REQUIRED_TOPOLOGY = (
+    "kueue.x-k8s.io/podset-required-topology",
+    "kai.scheduler/topology-required-placement",
+)
+"""Annotations: the label of whose level all pods of a set must share a place."""
+PREFERRED_TOPOLOGY = (
+    "kueue.x-k8s.io/podset-preferred-topology",
+    "kai.scheduler/topology-preferred-placement",
+)
+"""Annotations: the same, as far as there is room."""
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+JOBSET_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-key"

@@ -21,7 +21,6 @@ from wattherd.kube.account.fleet import Mask
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.seating import Seating
 from wattherd.kube.facts.finding import PodFinding
-from wattherd.kube.facts.node_filter import has_wishes
 from wattherd.kube.facts.workload import Workload, WorkloadPod
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
@@ -42,8 +41,8 @@ class WorkloadEligibility:
 
     works: Mapping[str, Workload]
     open_to: Callable[[WorkloadPod], Mask]
-    apart: Callable[[Workload], Sequence[NodeMask]] | None = None
-    """Masks for each member of a gang whose pods ask for places by each other."""
+    of_gang: Callable[[Workload], Sequence[NodeMask | None]] = lambda _: ()
+    """Masks for each member of a gang whose places depend on each other; else none."""
     planning: bool = False
     _known: dict[tuple[str, int], NodeMask | None] = field(default_factory=dict)
 
@@ -70,10 +69,11 @@ class WorkloadEligibility:
         work = self.works.get(spec.id)
         if work is None or work.seated:
             return None
-        each = len(work.spec.roles) == len(work.members) > 1
-        if self.apart is not None and each and any(has_wishes(one.pod) for one in work.members):
-            for number, mask in enumerate(self.apart(work)):
-                self._known[spec.id, number] = mask
+        at, masks = 0, self.of_gang(work)
+        for number, one in enumerate(work.spec.roles if masks else ()):
+            self._known[spec.id, number] = masks[at]
+            at += one.count
+        if masks:
             return self._known[spec.id, role]
         member = work.members[sum(one.count for one in spec.roles[:role])]
         mask = self.open_to(member)

@@ -42,6 +42,7 @@ from wattherd.kube.account.pending_pods import Queueing
 from wattherd.kube.account.planned_fleet import PlannedFleet
 from wattherd.kube.account.quota import quota_of
 from wattherd.kube.account.rest_proof import NOT_AT_REST, RestProof
+from wattherd.kube.account.topology_places import TopologyPlaces
 from wattherd.kube.account.workload_index import WorkloadIndex
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Node, Pod
@@ -69,10 +70,11 @@ from wattherd.kube.facts.core_config import (
 from wattherd.kube.facts.domain_tree import DomainTree
 from wattherd.kube.facts.finding import PodFinding, counted
 from wattherd.kube.facts.node_facts import NodeFacts, node_facts
-from wattherd.kube.facts.node_filter import Neighbour, Volumes
+from wattherd.kube.facts.node_filter import Neighbour, Volumes, has_wishes
 from wattherd.kube.facts.orders import Order, StopPods
-from wattherd.kube.facts.pod_groups import GroupId, GroupKind
+from wattherd.kube.facts.pod_groups import GroupId, GroupKind, group_of
 from wattherd.kube.facts.queue_plan import DEFAULT, USER_WORD, QueueState
+from wattherd.kube.facts.topology_wish import Ladder, TopologyWish, topology_wish
 from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -123,6 +125,8 @@ class KubeScheduler:
         self._pods: dict[str, Pod] = {}
         self.groups: dict[GroupId, PodGroup] = {}
         self.queues = QueueState()
+        self.ladders: dict[str, Ladder] = {}
+        """Labels of levels by the name of their Topology object."""
         self.curb = BudgetEnforcer(self.chooser, self._pods, self.way.is_ours, self.groups)
         self.curb.is_ending = self._is_ending
         self.curb.is_undeclared = self.way.is_undeclared
@@ -130,7 +134,8 @@ class KubeScheduler:
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self.groups)
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
-        self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups)
+        self._topology = self._places_on(fleet)
+        self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups, self._wish_of)
         self._book.keeps_jobs = choice is not None
         self._closed: Mapping[str, str] = {}
         """By node that takes no pods under caps: why."""
@@ -304,6 +309,13 @@ class KubeScheduler:
         self._queueing.stir_group(group_id)
         self._reasons.forget(group_id)
         self._dirty = True
+
+    def topology_seen(self, name: str, ladder: Ladder | None) -> None:
+        """A Topology object has these levels, the widest first; None: it is gone."""
+        self.ladders.pop(name, None)
+        if ladder:
+            self.ladders[name] = ladder
+        self._dirty = self._freed = True
 
     def volumes_changed(self) -> None:
         """Somebody changed `volumes`."""
@@ -499,12 +511,46 @@ class KubeScheduler:
         giving = [rows for _, rows in self.fleet.requests(member.ask)]
         return mask & np.logical_or.reduce(giving) if giving else np.zeros_like(mask)
 
-    def _apart(self, work: Workload) -> list[Mask]:
-        return apart(work.members, self._open_beside, self.fleet)
+    def _places_on(self, fleet: NodeFleet) -> TopologyPlaces:
+        return TopologyPlaces(fleet, self._wish_of, lambda one: self._queueing.mates(one.uid))
 
-    def _open_beside(self, member: WorkloadPod, beside: Sequence[Neighbour]) -> Mask:
-        """Nodes that take a member while others are taken to be on theirs."""
-        return self._allowed_beside(member, beside) & self.fleet.open_for(member.ask)
+    def _wish_of(self, member: WorkloadPod) -> TopologyWish | None:
+        """In which place of the network a member wants to be with its gang."""
+        group = group_of(member.pod)
+        if group is None or not self.way.together:
+            return None
+        ladders = [self.ladders[name] for name in sorted(self.ladders)]
+        return topology_wish(member.pod, self.groups.get(group), ladders)
+
+    def _gang_masks(self, work: Workload) -> Sequence[Mask | None]:
+        """For each member the nodes that it may go to if the others go where they may."""
+        if len(work.members) == 1 and not self._queueing.mates(work.members[0].uid):
+            return ()
+        places = self._topology.masks(work.members, self._open_to)
+        near = {one.uid: place for one, place in zip(work.members, places, strict=True)}
+
+        def open_to(member: WorkloadPod, beside: Sequence[Neighbour] = ()) -> Mask:
+            """While others are taken to be on their nodes."""
+            within = near[member.uid]
+            mask = self._allowed_beside(member, beside) & self.fleet.open_for(member.ask)
+            return mask if within is None else mask & within
+
+        each = len(work.spec.roles) == len(work.members) > 1
+        if each and any(has_wishes(one.pod) for one in work.members):
+            return apart(work.members, open_to, self.fleet)
+        if all(one is None for one in near.values()):
+            return ()
+        return [open_to(one) for one in work.members]
+
+    def _gang_lasting(self, work: Workload) -> Sequence[Mask | None]:
+        """The same, whoever is there."""
+        could = self._topology.could(work.members, self._lasting)
+        if all(one is None for one in could):
+            return ()
+        return [
+            self._lasting(member) if within is None else self._lasting(member) & within
+            for member, within in zip(work.members, could, strict=True)
+        ]
 
     def queues_seen(self, state: QueueState) -> None:
         """These queues are in force from now on; what runs stays."""
@@ -592,9 +638,9 @@ class KubeScheduler:
 
     def _core_planner(self, scheduler: Planner, seating: Seating | None) -> CorePlanner:
         """With `seating` the guard need not ask who is on nodes now: the plan knows who will be."""
-        masks = WorkloadEligibility(self._book.works, self._lasting)
+        masks = WorkloadEligibility(self._book.works, self._lasting, self._gang_lasting)
         if seating is None:
-            masks = WorkloadEligibility(self._book.works, self._open_to, self._apart)
+            masks = WorkloadEligibility(self._book.works, self._open_to, self._gang_masks)
         return CorePlanner(
             scheduler,
             self._book.works,
@@ -623,6 +669,8 @@ class KubeScheduler:
             chooser,
             allowed,
             self.way.confined,
+            self._places_on(planned.fleet),
+            lambda one: eligible.preferred(one.pod),
             Diagnosis(chooser, eligible),
         )
 

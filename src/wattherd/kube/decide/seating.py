@@ -15,6 +15,7 @@ from wattherd.kube.account.confinement import ConfinedPods, ConfinementTrial
 from wattherd.kube.account.fleet import Holding, Mask, NodeFleet, Spot
 from wattherd.kube.account.gang_feasibility import GangFeasibility
 from wattherd.kube.account.planned_fleet import PlannedFleet
+from wattherd.kube.account.topology_places import TopologyPlaces, TopologyTrial
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.workload import Workload, WorkloadPod, role_of
@@ -33,7 +34,8 @@ _MOST_AGAIN = 32
 class Seating:
     """Seats `works` (by job id) by `chooser`, on the account of `planned`.
 
-    `allowed` are the nodes (N,) that a member may go to at all, kin are `confined` to one place,
+    `allowed` are the nodes (N,) that a member may go to at all, kin are `confined` to one place
+    and gangs to one of `topology`, `preferred` are nodes in the order in which it would have them,
     `diagnosis` says why a member finds none.
     """
 
@@ -42,6 +44,8 @@ class Seating:
     chooser: Chooser
     allowed: Callable[[WorkloadPod], Mask]
     confined: ConfinedPods
+    topology: TopologyPlaces
+    preferred: Callable[[WorkloadPod], Sequence[Mask]]
     diagnosis: Diagnosis
     findings: dict[str, PodFinding] = field(default_factory=dict)
     """By id of each work that found no place: why, as far as it is not for the core to say."""
@@ -164,22 +168,28 @@ class Seating:
         Why it found none is noted for the work that `tells` names.
         """
         trial = self.confined.trial(self._fleet)
+        together = self.topology.trial(members, self._reaches)
         while True:
-            spots, failed = self._seat_once(members, trial, tells=tells)
-            if failed is None or not trial.elsewhere(failed):
+            spots, failed = self._seat_once(members, trial, together, tells=tells)
+            if failed is None or not (trial.elsewhere(failed) or together.elsewhere(failed)):
                 return spots, failed
 
     def _seat_once(
-        self, members: Sequence[WorkloadPod], trial: ConfinementTrial, *, tells: str
+        self,
+        members: Sequence[WorkloadPod],
+        trial: ConfinementTrial,
+        together: TopologyTrial,
+        *,
+        tells: str,
     ) -> tuple[list[Spot], WorkloadPod | None]:
         spots: list[Spot] = []
         seated: list[WorkloadPod] = []
         for member in members:
-            may = trial.narrowed(member, self._may(member))
-            spot, added = self.chooser.choose(member.ask, may)
+            may = together.narrowed(member, trial.narrowed(member, self._may(member)))
+            spot, added = self._choose(member, may)
             if spot is None:
                 if tells:
-                    self._note(tells, seated, members[len(seated) :], trial)
+                    self._note(tells, seated, members[len(seated) :], trial, together)
                 for one in seated:
                     self._fleet.let_go(one.uid)
                 return spots, member
@@ -188,6 +198,18 @@ class Seating:
             spots.append(spot)
             seated.append(member)
         return spots, None
+
+    def _choose(self, member: WorkloadPod, may: Mask) -> tuple[Spot | None, int]:
+        """By the policy, among the nodes that a member would rather have, as long as one will do.
+
+        Scores of policies have no common scale by which a weight could be added to them.
+        """
+        for liked in self.preferred(member):
+            if (may & liked).any():
+                spot, added = self.chooser.choose(member.ask, may & liked)
+                if spot is not None:
+                    return spot, added
+        return self.chooser.choose(member.ask, may)
 
     def _may(self, member: WorkloadPod) -> Mask:
         return self._reaches(member) & self._fleet.open_for(member.ask)
@@ -203,10 +225,15 @@ class Seating:
         seated: Sequence[WorkloadPod],
         left: Sequence[WorkloadPod],
         trial: ConfinementTrial,
+        together: TopologyTrial,
     ) -> None:
         """Why the first of those `left` finds no place while `seated` have one."""
         member = left[0]
-        within = trial.narrowed(member, self._reaches(member))
+        unshared = together.why(member)
+        if unshared is not None:
+            self.findings[job_id] = unshared
+            return
+        within = together.narrowed(member, trial.narrowed(member, self._reaches(member)))
         if not within.any() and job_id in self.findings:
             return
         behind = sum(1 for other in left if other.ask.key == member.ask.key) - 1

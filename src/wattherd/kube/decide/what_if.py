@@ -61,6 +61,8 @@ class Attempt:
         for volume in snapshot.volumes or ():
             scheduler.volumes.volumes[volume.metadata.name] = volume
         self._show_groups(snapshot)
+        for topology in snapshot.topologies or ():
+            scheduler.topology_seen(topology.metadata.name, topology.ladder)
         for node in snapshot.nodes or ():
             scheduler.node_seen(node)
         self.add(alter(pod) for pod in by_coming(snapshot.pods or ()))

@@ -24,6 +24,8 @@ from wattherd.kube.api.api_objects import (
 )
 from wattherd.kube.api.objects import Node, Object, ObjectMeta, Pod, PodStatus
 from wattherd.kube.facts.job_sets import SETS, JobSet, LeaderWorkerSet, PyTorchJob
+from wattherd.kube.facts.kueue_objects import API as KUEUE
+from wattherd.kube.facts.kueue_objects import KueueTopology
 from wattherd.kube.facts.pod_groups import GROUP_APIS, GroupKind
 from wattherd.kube.facts.power_kinds import PowerBudget, PowerDomain, Queue
 
@@ -33,6 +35,7 @@ _KEPT = frozenset(
     {
         *(names.VOLCANO_GROUP, names.VOLCANO_GROUP_LEGACY, names.KUEUE_GROUP_COUNT),
         *(names.LWS_SIZE, names.LWS_GROUP),
+        *(*names.REQUIRED_TOPOLOGY, *names.PREFERRED_TOPOLOGY),
     }
 )
 _TOLD = "PodScheduled"
@@ -53,6 +56,7 @@ class ClusterSnapshot(Object, frozen=True):
     job_sets: list[JobSet] | None = None
     pytorch_jobs: list[PyTorchJob] | None = None
     leader_worker_sets: list[LeaderWorkerSet] | None = None
+    topologies: list[KueueTopology] | None = None
     volumes: list[PersistentVolume] | None = None
     claims: list[PersistentVolumeClaim] | None = None
     power_domains: list[PowerDomain] | None = None
@@ -100,6 +104,7 @@ PARTS = (
     SnapshotPart("pods", "/api/v1/pods", Pod),
     *_GROUPS,
     *_SETS,
+    SnapshotPart("topologies", f"{KUEUE}/topologies", KueueTopology, optional=True),
     SnapshotPart("volumes", "/api/v1/persistentvolumes", PersistentVolume, optional=True),
     SnapshotPart("claims", "/api/v1/persistentvolumeclaims", PersistentVolumeClaim, optional=True),
     SnapshotPart("power_domains", f"{_POWER}/powerdomains", PowerDomain, optional=True),

@@ -1,5 +1,7 @@
 """Objects of Kueue (kueue.x-k8s.io/v1beta2), as far as an admission check reads and writes them.
 
+Its Topology is for gangs that a scheduler of our own places.
+
 Of the same make as `kube.api.objects`.
 """
 
@@ -110,3 +112,27 @@ class KueueWorkload(Object, frozen=True):
         """Whether a condition is true of it."""
         found = self.status.conditions or ()
         return any(one.type == condition and one.status == "True" for one in found)
+
+
+class TopologyLevel(Object, frozen=True):
+    """Nodes that are equal in the label are together on this level."""
+
+    node_label: str = ""
+
+
+class TopologySpec(Object, frozen=True):
+    """From the widest level to the narrowest."""
+
+    levels: list[TopologyLevel] | None = None
+
+
+class KueueTopology(Object, frozen=True):
+    """How the nodes of a cluster hang together."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: TopologySpec = TopologySpec()
+
+    @property
+    def ladder(self) -> tuple[str, ...]:
+        """Labels of its levels, the widest first."""
+        return tuple(one.node_label for one in self.spec.levels or ())

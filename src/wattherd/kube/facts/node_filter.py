@@ -4,9 +4,8 @@ A stock kube-scheduler filters before it asks an extender; a scheduler of our ow
 are: unschedulable nodes, taints, node selector and required node affinity, host ports, the node
 affinity of bound volumes, and required anti-affinity of pods that are there; what a pod asks of
 others itself is minded by `account.neighbours`. Refused loudly, since placing them by half of their
-wishes would be wrong: required pod affinity to namespaces that are selected by label, a place that
-all pods of a native group must share, claims that are not bound, volumes of single attachment in
-the pod, and claims of dynamic resource allocation.
+wishes would be wrong: required pod affinity to namespaces that are selected by label, claims that
+are not bound, volumes of single attachment in the pod, and claims of dynamic resource allocation.
 Gates are waited for by whoever calls.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from wattherd.kube.api.api_objects import PersistentVolume, PersistentVolumeClaim, PodGroup
+from wattherd.kube.api.api_objects import PersistentVolume, PersistentVolumeClaim
 from wattherd.kube.api.objects import (
     Container,
     LabelSelector,
@@ -90,16 +89,6 @@ def unsupported(pod: Pod, volumes: Volumes) -> NodeRefusal | None:
         if problem is not None:
             return problem
     return None
-
-
-def unsupported_of(group: PodGroup) -> NodeRefusal | None:
-    """As `unsupported`, of what a native group asks for all of its pods."""
-    constraints = group.spec.scheduling_constraints
-    keys = [one.key for one in (constraints.topology or ())] if constraints is not None else []
-    if not keys:
-        return None
-    what = f"a group that must share one {' and one '.join(keys)}"
-    return _never(what, "name the place in the pods' node selector, or use kube-scheduler")
 
 
 def _never(what: str, hint: str) -> NodeRefusal:

@@ -185,16 +185,21 @@ class EnforcerIo:
         text = json.dumps(body).encode()
         await self._feed.transport.request("PATCH", path, body=text, kind=MERGE)
 
+    async def _note(self, key: str, about: dict[str, Any]) -> None:
+        """Annotations of a pod, written with its status: that takes no right to change its spec."""
+        namespace, _, name = key.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        await self._patch(path, {"metadata": about})
+
     async def _cap(self, order: CapPod) -> None:
         """One that does not arrive is ordered again: what it asks for is not seen on the pod."""
-        namespace, _, name = order.key.partition("/")
         asked = None if order.cap_w is None else f"{order.cap_w:g}"
         notes = {names.CAP_ASKED_W: asked}
         if order.forgets:
             notes[names.CAP_APPLIED_W] = None
         about = {"uid": order.uid, "annotations": notes}
         try:
-            await self._patch(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": about})
+            await self._note(order.key, about)
         except (RefusedByApi, ApiUnreachable):
             return
 
@@ -234,11 +239,9 @@ class EnforcerIo:
         at = datetime.now(UTC) + timedelta(seconds=order.notice_s)
 
         async def tell(one: EvictPod) -> None:
-            namespace, _, name = one.key.partition("/")
             notes = {names.STOP_AT: f"{at:%Y-%m-%dT%H:%M:%SZ} {one.why}"}
-            about = {"metadata": {"uid": one.uid, "annotations": notes}}
             with contextlib.suppress(RefusedByApi, ApiUnreachable):
-                await self._patch(f"/api/v1/namespaces/{namespace}/pods/{name}", about)
+                await self._note(one.key, {"uid": one.uid, "annotations": notes})
 
         await asyncio.gather(*map(tell, order.evictions))
 

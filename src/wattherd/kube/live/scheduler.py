@@ -36,6 +36,8 @@ from wattherd.kube.api.reflector import Selection, Served
 from wattherd.kube.decide.budget_enforcer import BUDGET_CUT
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.job_sets import SETS, as_groups
+from wattherd.kube.facts.kueue_objects import API as KUEUE
+from wattherd.kube.facts.kueue_objects import KueueTopology
 from wattherd.kube.facts.orders import (
     BindPod,
     CapPod,
@@ -132,6 +134,10 @@ class LiveScheduler:
         self.feed.open()
         for kind, selection in self.voice.groups.selections(self.feed).items():
             self._follow(selection, self._hear_groups(kind), self._groups_served(kind))
+        if self.scheduler.way.together:
+            path, there = f"{KUEUE}/topologies", Served.WHILE_INSTALLED
+            hear = each(self._topology_seen, self._topology_gone)
+            self._follow(Selection(path, KueueTopology, served=there), hear)
         if self.scheduler.way.suspends:
             self._follow_sets()
         if self.power is not None:
@@ -218,6 +224,12 @@ class LiveScheduler:
         self.scheduler.pod_gone(key.uid)
         self._waits_s.pop(key.uid, None)
         self.voice.forget(pod_subject(f"{key.namespace}/{key.name}"))
+
+    def _topology_seen(self, topology: KueueTopology) -> None:
+        self.scheduler.topology_seen(topology.metadata.name, topology.ladder)
+
+    def _topology_gone(self, key: Key) -> None:
+        self.scheduler.topology_seen(key.name, None)
 
     def _hear_groups(self, kind: GroupKind) -> Callable[[list[ObjectChange[PodGroup]]], None]:
         scheduler = self.scheduler
