@@ -87,6 +87,8 @@ class Queueing:
         self._volumes = volumes
         self._stated: set[GroupKind] = {GroupKind.NATIVE}
         """Kinds of which every group has an object that says how many members it needs."""
+        self._unread: set[GroupKind] = set()
+        """Kinds whose objects we may not read."""
         self._read: dict[str, tuple[Pod, WorkloadPod, tuple[str, str] | None]] = {}
         """By uid: what was made of a pod, as long as it is the same."""
         self._key_of: dict[str, Key] = {}
@@ -150,6 +152,11 @@ class Queueing:
             (self._stated.add if stated else self._stated.discard)(kind)
             self.stir_all()
 
+    def bar(self, kind: GroupKind, *, unread: bool) -> None:
+        """Whether we may not read what says how large groups of a kind are: those wait."""
+        (self._unread.add if unread else self._unread.discard)(kind)
+        self.stir_all()
+
     def forget(self) -> None:
         """Volumes changed."""
         self._read.clear()
@@ -211,6 +218,9 @@ class Queueing:
     def _gang(self, group: GroupId, pods: list[Pod]) -> tuple[Waiting, ...]:
         """Those who must start together, and those who may follow them."""
         known = self._stated_by(group, pods[0])
+        if known is None and group.kind in self._unread:
+            found = [self._member(pod)[0] for pod in pods]
+            return (Waiting(tuple(found), _unread(group), group),)
         if known is None:
             least = max((stated_size(pod) or 1 for pod in pods), default=1)
             return (self._together(group, pods, least),)
@@ -268,3 +278,12 @@ class Queueing:
         if refusal is not None:
             return WorkloadPod(pod, ask), (str(refusal.token), refusal.text)
         return WorkloadPod(pod, ask), None
+
+
+def _unread(group: GroupId) -> tuple[str, str]:
+    """A gang of which part might start alone, did it not wait."""
+    text = (
+        f"wattherd may not read what says how many pods of {group.name} start together "
+        f"({group.kind}); let its account read that"
+    )
+    return str(ReasonCode.WAITING_FOR_GANG), text

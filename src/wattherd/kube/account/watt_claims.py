@@ -44,6 +44,7 @@ class ByClaim(ByBinding):
     """
 
     queued = False
+    together = False
     unplaced = ""
 
     def __init__(self) -> None:

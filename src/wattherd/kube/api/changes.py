@@ -42,6 +42,7 @@ class Changes(Generic[T]):
         self._waiting: dict[Key, T | None] = {}
         self._complete = -1
         self._absent = False
+        self._refused = False
         self._woken = False
 
     def put(self, key: Key, item: T | None) -> None:
@@ -56,15 +57,22 @@ class Changes(Generic[T]):
         `look` numbers the moments: the list was asked for after that look was.
         """
         with self._lock:
-            self._woken |= self._absent
-            self._complete, self._absent = look, False
+            self._woken |= self._absent or self._refused
+            self._complete, self._absent, self._refused = look, False, False
             self._lock.notify_all()
 
     def mark_absent(self) -> None:
         """Such objects cannot be, until they are listed: all that were are gone."""
         with self._lock:
             self._woken |= not self._absent
-            self._complete, self._absent = -1, True
+            self._complete, self._absent, self._refused = -1, True, False
+            self._lock.notify_all()
+
+    def mark_refused(self) -> None:
+        """We may not read such objects, until they are listed: what was known stays."""
+        with self._lock:
+            self._woken |= not self._refused
+            self._absent, self._refused = False, True
             self._lock.notify_all()
 
     def wake(self) -> None:
@@ -89,6 +97,12 @@ class Changes(Generic[T]):
         """Whether such objects cannot be."""
         with self._lock:
             return self._absent
+
+    @property
+    def refused(self) -> bool:
+        """Whether there may be such objects that we may not read."""
+        with self._lock:
+            return self._refused
 
     def take(self, timeout_s: float | None = None) -> list[ObjectChange[T]]:
         """All that wait, in one batch; empty if none came within `timeout_s` (None: for ever).

@@ -3,7 +3,8 @@
 Threads: one reads the API and binds (`loop`), and one for each kind of object carries news to who
 decides, a batch at a time: while one batch is heard, what comes next merges into the next one. They
 and who decides take `turns`. `sees` tells whether everything that was listed has been heard, and
-lately; kinds that are not served count from when they were listed and heard for the first time.
+lately; kinds that are not served, and optional ones that are refused to us, count from when they
+were listed and heard for the first time.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class ApiFeed:
         self._reflectors: list[Reflector[Any]] = []
         self._changes: list[Changes[Any]] = []
         self._absent: set[int] = set()
-        """By number of a reflector: kinds that are not served, or not heard since they are."""
+        """By number of a reflector: kinds not served, or not ours to read, or not heard since."""
         self._carriers: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self._work: list[Future[Any]] = []
@@ -179,17 +180,19 @@ class ApiFeed:
         selection: Selection[Any],
         hear: Callable[[list[ObjectChange[Any]]], None],
         served: Callable[[bool], object] = lambda _: None,
+        refused: Callable[[bool], object] = lambda _: None,
     ) -> None:
         """Have `hear` called, in its turn, with what changed of these objects.
 
-        And `served` with whether the API server knows the kind, at first and when that changed.
+        And `served` with whether the API server knows the kind, at first and when that changed;
+        and `refused` when an optional kind may not be read, and again (False) when it may.
         """
         number, changes = len(self._reflectors), Changes[Any]()
         draws = self._draws.spawn(1)[0]
         made = Reflector(self.transport, selection, changes, draws, absent_s=self._absent_s)
         self._reflectors.append(made)
         self._changes.append(changes)
-        self._carriers.append(lambda: self._carry(number, changes, hear, served))
+        self._carriers.append(lambda: self._carry(number, changes, hear, served, refused))
 
     def also(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread of its own; it ends when `over` is set."""
@@ -272,14 +275,21 @@ class ApiFeed:
         changes: Changes[Any],
         hear: Callable[[list[ObjectChange[Any]]], None],
         served: Callable[[bool], object],
+        barred: Callable[[bool], object],
     ) -> None:
         told: bool | None = None
+        told_barred = False
         while not self.over.is_set():
-            look, absent = changes.look, changes.absent
+            look, absent, refused = changes.look, changes.absent, changes.refused
             batch = changes.take(None if absent and told is False else LOOK_S)
             if batch:
                 self.turn(hear, batch)
-            if absent or look >= 0:  # before the batch was taken: so all of the list has been heard
+            if refused is not told_barred:
+                told_barred = refused
+                self.turn(barred, refused)
+            if refused:
+                self._absent.add(number)
+            elif absent or look >= 0:  # before the batch was taken: all of the list has been heard
                 if told is absent or told is None:
                     told = not absent
                     self.turn(served, told)

@@ -13,6 +13,7 @@ What API servers do, measured on 1.36, and what is done about it:
 * Kinds of others are installed and removed while we run. One that is not served is 404, for its
   group in discovery, which everybody may read, and for its list; so is one that is being replaced.
   It is looked for again now and then, and what was there is gone when it was missed twice.
+* A right may be missing. Where a kind is optional, that is trouble, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ SILENCE_S = 150.0
 """After which a watch is given up: two bookmarks have failed to come."""
 
 ABSENT_S = (15.0, 30.0)
-"""Bounds of how long a kind that is not served is left alone; drawn."""
+"""Bounds of how long a kind that is not served, or refused to us, is left alone; drawn."""
+
+REFUSED_TIMES = 3
+"""So often in a row, and we lack the right: an account that is made just now has it in a moment."""
 
 NOT_LISTED = "not listed yet"
 """The trouble of a reflector that has just begun."""
 
+_FORBIDDEN = http.HTTPStatus.FORBIDDEN
 _GONE = http.HTTPStatus.GONE
 _ABSENT = http.HTTPStatus.NOT_FOUND
 _STATUS = decoder(Status)
@@ -84,13 +89,17 @@ class Served(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[T]):
-    """Objects of one kind: `/api/v1/pods`, narrowed by field and label selectors."""
+    """Objects of one kind: `/api/v1/pods`, narrowed by field and label selectors.
+
+    Who may not read an `optional` kind works on without it; of any other, not at all.
+    """
 
     path: str
     kind: type[T]
     fields: str = ""
     labels: str = ""
     served: Served = Served.ALWAYS
+    optional: bool = False
 
     @property
     def api(self) -> str:
@@ -142,6 +151,8 @@ class Reflector(Generic[T]):
     _following: asyncio.Timeout | None = None
     _missed: int = 0
     """How often in a row the kind was not served."""
+    _refused: int = 0
+    """How often in a row we might not read it."""
     _known: dict[str, Key] = field(default_factory=dict)
     _heard_s: float = float("-inf")
     _pauses: Backoff = field(init=False)
@@ -175,6 +186,10 @@ class Reflector(Generic[T]):
                 self._note(error)
                 if self._tells_absence(error):
                     await self._do_without()
+                    continue
+                if self._is_refused(error):
+                    self.changes.mark_refused()
+                    await asyncio.sleep(self.draws.uniform(*self.absent_s))
                     continue
             await asyncio.sleep(self._pauses.pause_s())
 
@@ -222,9 +237,16 @@ class Reflector(Generic[T]):
         may_go = self.selection.served is Served.WHILE_INSTALLED
         return may_go or (self.selection.served is Served.ONCE_INSTALLED and not self.tally.lists)
 
+    def _is_refused(self, error: Exception) -> bool:
+        """Whether we lack the right to an optional kind."""
+        forbidden = isinstance(error, RefusedByApi) and error.status == _FORBIDDEN
+        self._refused = self._refused + 1 if forbidden else 0
+        return self.selection.optional and self._refused >= REFUSED_TIMES
+
     async def _do_without(self) -> None:
         """Until it is time to look again; what was there is gone once it was missed twice."""
         self._missed += 1
+        self._refused = 0
         if self._missed > 1 or not self.tally.lists:
             for key in self._known.values():
                 self.changes.put(key, None)
@@ -245,7 +267,7 @@ class Reflector(Generic[T]):
         for uid in self._known.keys() - listed.keys():
             self.changes.put(self._known[uid], None)
         self._known, self._version, self.trouble = listed, version, None
-        self._missed = 0
+        self._missed = self._refused = 0
         self.tally.lists += 1
         self._hear()
         self.changes.mark_complete(look)

@@ -297,6 +297,11 @@ class KubeScheduler:
         self._queueing.state(kind, stated=are)
         self._dirty = True
 
+    def groups_are_unread(self, kind: GroupKind, are: bool) -> None:  # noqa: FBT001
+        """What says how large groups of this kind are may not be read: those not known wait."""
+        self._queueing.bar(kind, unread=are)
+        self._dirty = True
+
     def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
         """A group is there, or changed."""
         self.groups[group_id] = group

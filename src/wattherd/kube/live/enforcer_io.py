@@ -142,7 +142,8 @@ class EnforcerIo:
         labels = f"{names.SUSPENDED} in ({POWER},{TURN})"
         for kind in KINDS:
             path = f"{kind.api}/{kind.plural}"
-            selection = Selection(path, PodOwner, labels=labels, served=Served.WHILE_INSTALLED)
+            there = Served.WHILE_INSTALLED
+            selection = Selection(path, PodOwner, labels=labels, served=there, optional=True)
             self._feed.follow(selection, self._hear(kind))
 
     def _hear(self, kind: Suspendable) -> Callable[[list[ObjectChange[PodOwner]]], None]:

@@ -90,9 +90,11 @@ class ForeignReasonsWriter:
 async def _asked_again(transport: Transport, order: AskAgain) -> None:
     """Any change of a pod that an extender refused has kube-scheduler look at it, and at no other.
 
-    Where it cannot be written, the next news of pods or nodes does the same.
+    Written with its status, like all our notes: that takes no right to change its spec. Where it
+    cannot be written, the next news of pods or nodes does the same.
     """
     about = {"uid": order.uid, "annotations": {names.ASKED_AGAIN: wall()}}
     body = json.dumps({"metadata": about}).encode()
     with suppress(RefusedByApi, ApiUnreachable):
-        await transport.request("PATCH", pod_subject(order.key).path, body=body, kind=MERGE)
+        path = f"{pod_subject(order.key).path}/status"
+        await transport.request("PATCH", path, body=body, kind=MERGE)

@@ -52,12 +52,13 @@ class Growth:
 
     def _follow(self) -> None:
         follow, there = self._live.feed.follow, Served.WHILE_INSTALLED
-        pools = Selection(f"{KARPENTER}/nodepools", NodePool, served=there)
-        claims = Selection(f"{KARPENTER}/nodeclaims", NodeClaim, served=there)
+        pools = Selection(f"{KARPENTER}/nodepools", NodePool, served=there, optional=True)
+        claims = Selection(f"{KARPENTER}/nodeclaims", NodeClaim, served=there, optional=True)
         path = f"{AUTOSCALER}/provisioningrequests"
         follow(pools, self._hear_pools)
         follow(claims, self._hear_claims)
-        follow(Selection(path, ProvisioningRequest, served=there), self._hear_requests)
+        requests = Selection(path, ProvisioningRequest, served=there, optional=True)
+        follow(requests, self._hear_requests)
 
     # News -----------------------------------------------------------------------------------------
 

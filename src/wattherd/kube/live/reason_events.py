@@ -66,9 +66,10 @@ class GroupApis:
         for kind, versions in GROUP_APIS.items():
             if kind is not GroupKind.NATIVE:
                 path, served = f"/apis/{versions[0]}/{PLURAL}", Served.WHILE_INSTALLED
-                found[kind] = Selection(paths.get(kind, path), PodGroup, served=served)
+                path = paths.get(kind, path)
+                found[kind] = Selection(path, PodGroup, served=served, optional=True)
             elif kind in paths:
-                found[kind] = Selection(paths[kind], PodGroup)
+                found[kind] = Selection(paths[kind], PodGroup, optional=True)
         return found
 
     def noting(self, kind: GroupKind) -> Callable[[bool], None]:

@@ -133,11 +133,12 @@ class LiveScheduler:
         """Start; groups are followed where the API server knows them, and as soon as it does."""
         self.feed.open()
         for kind, selection in self.voice.groups.selections(self.feed).items():
-            self._follow(selection, self._hear_groups(kind), self._groups_served(kind))
+            served, refused = self._groups_served(kind), self._groups_refused(kind)
+            self._follow(selection, self._hear_groups(kind), served, refused)
         if self.scheduler.way.together:
             path, there = f"{KUEUE}/topologies", Served.WHILE_INSTALLED
             hear = each(self._topology_seen, self._topology_gone)
-            self._follow(Selection(path, KueueTopology, served=there), hear)
+            self._follow(Selection(path, KueueTopology, served=there, optional=True), hear)
         if self.scheduler.way.suspends:
             self._follow_sets()
         if self.power is not None:
@@ -177,12 +178,13 @@ class LiveScheduler:
         selection: Selection[Any],
         hear: Callable[[list[ObjectChange[Any]]], None],
         served: Callable[[bool], object] = lambda _: None,
+        refused: Callable[[bool], object] = lambda _: None,
     ) -> None:
         def hear_and_plan(batch: list[ObjectChange[Any]]) -> None:
             hear(batch)
             self._news.set()
 
-        self.feed.follow(selection, hear_and_plan, served)
+        self.feed.follow(selection, hear_and_plan, served, refused)
 
     def _groups_served(self, kind: GroupKind) -> Callable[[bool], None]:
         noting = self.voice.groups.noting(kind)
@@ -192,6 +194,9 @@ class LiveScheduler:
             self.scheduler.groups_are_objects(kind, served)
 
         return note
+
+    def _groups_refused(self, kind: GroupKind) -> Callable[[bool], None]:
+        return lambda refused: self.scheduler.groups_are_unread(kind, refused)
 
     # News -----------------------------------------------------------------------------------------
 
@@ -250,8 +255,9 @@ class LiveScheduler:
         """Whoever makes pods of a gang says how many there will be."""
         for kind in SETS:
             path, there = f"{kind.api}/{kind.plural}", Served.WHILE_INSTALLED
+            sets = Selection(path, kind.made, labels=kind.labels, served=there, optional=True)
             hear = as_groups(self._hear_groups(kind.group))
-            self._follow(Selection(path, kind.made, labels=kind.labels, served=there), hear)
+            self._follow(sets, hear, refused=self._groups_refused(kind.group))
 
     # Work -----------------------------------------------------------------------------------------
 
