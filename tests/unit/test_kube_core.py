@@ -370,6 +370,25 @@ def test_a_job_that_was_stopped_is_as_old_as_it_was_with_its_new_pods() -> None:
     assert cut_to(desk, 600) == [("stop", "young")]
 
 
+def test_a_gang_is_as_old_as_it_was_after_a_change_of_nodes_too() -> None:
+    """Another core takes over then: all that is seated is handed in anew."""
+    desk = CoreDesk(machines(1, gpus=4), core_choice(), agents=False)
+    for job in FOUND_IN_OTHER_ORDER:
+        desk.submit(replace(job, pods=2))
+        desk.settle()
+    runs = desk._runs
+    runs["old"].job = replace(runs["old"].job, made="2026-01-01T11:00:00Z")
+    runs["young"].job = replace(runs["young"].job, made="2026-01-01T10:30:00Z")
+    assert sorted(cut_to(desk, 240)) == [("stop", "old"), ("stop", "young")]
+    assert sorted(cut_to(desk, 2000)) == [("start", "old"), ("start", "young")]
+    before = desk.scheduler.core
+    more = node_json(replace(machines(1, gpus=4)[0], name="one-more"))
+    desk.scheduler.node_seen(a_node(more))
+    desk.settle()
+    assert desk.scheduler.core is not before
+    assert cut_to(desk, 1300) == [("stop", "young")]
+
+
 def test_of_pods_made_in_one_second_the_one_that_was_seen_last_is_stopped() -> None:
     desk = CoreDesk(machines(1), core_choice(), agents=False)
     for job in FOUND_IN_OTHER_ORDER:

@@ -80,7 +80,7 @@ class _Unclaimed:
 
 Lineage = GroupId | str
 """By what pods are known to be of a job that was stopped."""
-AWAITED_S = 3600.0
+AWAITED_S, MANY = 3600.0, 1024
 """For the pods of a stopped job to be made anew, before it is forgotten."""
 
 
@@ -124,6 +124,9 @@ class WorkloadIndex:
         """Jobs that were started and whose pods are still to be made, since when and on what."""
         self._immovable: set[str] = set()
         """Pods that should have been gone, and are not."""
+        self._ages: dict[tuple[Lineage, str], tuple[float, float]] = {}
+        """When gangs that are made anew came first, and when that was asked for last."""
+        self._most_ages = MANY
         self._served: dict[Lineage, _Unclaimed] = {}
         """What jobs received of cores before this one, until it is told or their pods are gone."""
 
@@ -343,7 +346,7 @@ class WorkloadIndex:
         if not self._parked[lineage]:
             del self._parked[lineage]
         job = known[1]
-        self._know(Workload(job.spec, made.members, came_s=job.came_s))
+        self._know(Workload(job.spec, made.members, came_s=job.came_s), at_s)
         if job.id not in self._held:
             return []
         self._held.discard(job.id)
@@ -423,7 +426,7 @@ class WorkloadIndex:
         work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
         if self.keeps_jobs:
             work = replace(work, spec=self._told(work))
-        self._know(work)
+        self._know(work, at_s)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
     def _told(self, work: Workload) -> JobSpec:
@@ -458,7 +461,7 @@ class WorkloadIndex:
             adopted = self._adopt(waiting, work, at_s)
             if adopted is not None:
                 return adopted
-        self._know(work)
+        self._know(work, at_s)
         return [JobSubmitted(at_s=at_s, job=work.spec)]
 
     def _priority(self, members: Sequence[WorkloadPod]) -> int:
@@ -472,10 +475,30 @@ class WorkloadIndex:
     def _new_id(self, members: Sequence[WorkloadPod]) -> str:
         return f"{members[0].key}#{next(self._serial)}"
 
-    def _know(self, work: Workload) -> None:
+    def _know(self, work: Workload, at_s: float) -> None:
+        work = self._as_old_as_ever(work, at_s)
         self.works[work.id] = work
         for uid in work.uids:
             self._work_of[uid] = work.id
+
+    # A gang may be handed in anew as another job: its pods went too slowly, or were not all bound.
+    def _as_old_as_ever(self, work: Workload, at_s: float) -> Workload:
+        """The work with the age of the first pods of its gang, whichever its pods are now."""
+        owner = owner_of(work.members[0].pod)
+        if not self.keeps_jobs or owner is None or group_of(work.members[0].pod) is None:
+            return work
+        gang = lineage_of(work.members), owner.uid
+        came_s, _ = self._ages.get(gang, (work.came_s, at_s))
+        self._ages[gang] = came_s, at_s
+        if len(self._ages) > self._most_ages:
+            there = {lineage_of(one.members) for one in self.works.values()} | self._parked.keys()
+            self._ages = {
+                gang: age
+                for gang, age in self._ages.items()
+                if gang[0] in there or at_s - age[1] <= AWAITED_S
+            }
+            self._most_ages = max(MANY, 2 * len(self._ages))
+        return replace(work, came_s=came_s)
 
 
 def _is_made_anew(work: Workload) -> bool:
