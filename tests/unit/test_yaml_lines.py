@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from wattherd.cli.main import main
 from wattherd.devices.signals.contract import SignalSite
 from wattherd.devices.signals.registry import open_signal
 from wattherd.devices.wire.credentials import read_credentials
 from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.errors import UserError
+from wattherd.library.simulation import compare
 from wattherd.server.settings.config import read_config
 from wattherd.workload.job_file import read_job
 from wattherd.workload.rates_file import read_rates
@@ -54,6 +56,61 @@ def test_scenarios_and_configurations(tmp_path: Path) -> None:
         read_config(path, {})
     with pytest.raises(UserError, match=r"a\.yaml: port: "):  # an option is on no line
         read_config(path, {"port": "most"})
+
+
+SCENARIO = """\
+cluster: 1x4:T4
+jobs:
+  file: jobs.csv
+  format: native
+preset: none
+restart: 1s
+policies: [fifo]
+power: [water-filling]
+budgets:
+- 400W
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line", "field"),
+    [
+        ("1x4:T4", "1x4:T5", 1, "cluster"),
+        ("1x4:T4", "1y4", 1, "cluster"),
+        ("native", "nativ", 4, "jobs.format"),
+        ("preset: none", "preset: nobody", 5, "preset"),
+        ("restart: 1s", "restart: -1s", 6, "restart"),
+        ("[fifo]", "[fifi]", 7, "policies"),
+        ("water-filling", "water-fall", 8, "power"),
+        ("400W", "400 parsecs", 9, "budgets"),
+        ("400W", "0:400W,1h", 9, "budgets"),
+    ],
+)
+def test_values_that_are_understood_late_are_told_by_file_line_and_field(
+    tmp_path: Path, right: str, wrong: str, line: int, field: str
+) -> None:
+    """Options of the command line take the same values, and are not what was wrong."""
+    (tmp_path / "jobs.csv").write_text("id,submit_s,gpus,duration_s\na,0,1,60\n")
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    compare(path)
+    path.write_text(SCENARIO.replace(right, wrong))
+    with pytest.raises(UserError) as refused:
+        compare(path)
+    assert refused.value.line().startswith(f"{path}:{line}: {field}: ")
+
+
+def test_what_an_option_said_instead_of_a_scenario_is_told_by_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.csv").write_text("id,submit_s,gpus,duration_s\na,0,1,60\n")
+    path = tmp_path / "s.yaml"
+    path.write_text(SCENARIO)
+    for words in (["--policy", "fifi"], ["--set", "budgets=[3x]"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["sim", "compare", str(path), *words])
+        assert ended.value.code == 2
+        assert f"{path}:" not in capsys.readouterr().err
 
 
 TWICE = "is there twice, first in line"

@@ -39,12 +39,14 @@ def compare(
     from wattherd.experiments.schedule.assumptions import assumptions
     from wattherd.experiments.schedule.compare import mark_front
     from wattherd.experiments.schedule.setup import setting_of
-    from wattherd.workload.scenario import read_scenario
+    from wattherd.workload.scenario import read_scenario, told_by_field
 
-    given = read_scenario(scenario, changes)
-    policies = parse_policies(policy) if policy else given.policies
-    cases = list(product(policies, given.power, given.budgets))
-    ran = list(tracked(_runs(given, cases), len(cases), "comparing"))
+    instead = {change.partition("=")[0].partition(".")[0] for change in changes}
+    with told_by_field(scenario, instead | ({"policies"} if policy else set())):
+        given = read_scenario(scenario, changes)
+        policies = parse_policies(policy) if policy else given.policies
+        cases = list(product(policies, given.power, given.budgets))
+        ran = list(tracked(_runs(given, cases), len(cases), "comparing"))
     for _, budget, power, result in ran:
         where = f" ({budget or 'no budget'}{f', {power}' if power else ''})"
         tell_unfinished(result, where)

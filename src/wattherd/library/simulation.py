@@ -32,7 +32,13 @@ from wattherd.report.schedule_runs import load_sim
 from wattherd.sim import usage_levels
 from wattherd.spelling import hint_for
 from wattherd.store.run_dir import RunDir
-from wattherd.workload.scenario import Scenario, beside, load, validated
+from wattherd.workload.scenario import (
+    Scenario,
+    beside,
+    read_scenario,
+    told_by_field,
+    validated,
+)
 
 JOBS_FILE = "jobs.jsonl"
 Watts = str | float | int
@@ -283,10 +289,13 @@ def compare(scenario: str | Path | Mapping[str, Any]) -> Comparison:
         UserError: a field or a file that cannot be used.
     """
     if isinstance(scenario, Mapping):
-        given = beside(validated(dict(scenario), "compare"), Path())
-    else:
-        path = Path(scenario)
-        given = beside(validated(load(path), str(path)), path.parent)
+        return _compared(beside(validated(dict(scenario), "compare"), Path()))
+    path = Path(scenario)
+    with told_by_field(path):
+        return _compared(read_scenario(path))
+
+
+def _compared(given: Scenario) -> Comparison:
     rows: list[dict[str, Any]] = []
     for policy, power, budget in product(given.policies, given.power, given.budgets):
         # Without a budget nothing is shared: one run stands for every way of sharing.

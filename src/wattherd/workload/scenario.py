@@ -6,7 +6,8 @@ Every field has a name that `--set name.of.field=value` can change. The JSON Sch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os.path import expandvars
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from wattherd.errors import UserError
 from wattherd.validation import misfit
 from wattherd.workload.cluster_text import NODE_LIST_ENDS
 from wattherd.workload.tree_spec import DomainSpec
-from wattherd.workload.yaml_lines import lines_of
+from wattherd.workload.yaml_lines import line_of, lines_of
 from wattherd.yaml_fields import fields_of
 
 Time = str | float
@@ -265,6 +266,35 @@ def read_scenario(path: Path, changes: Iterable[str] = ()) -> Scenario:
         change_field(document, change)
     with lines_of(path):
         return beside(validated(document, str(path)), path.parent)
+
+
+_FIELD_OF = {
+    "--cluster": "cluster", "--format": "jobs.format", "--profiles": "jobs.profiles",
+    "--preset": "preset", "--policy": "policies", "--power": "power", "--budget": "budgets",
+}  # fmt: skip
+"""Options of commands that take what a field of a scenario says."""
+
+
+@contextmanager
+def told_by_field(path: Path, instead: Collection[str] = ()) -> Iterator[None]:
+    """Wrong values of a scenario are told by its file, line and field, whenever they are found.
+
+    Most values are understood only where they are used, which also serves commands with options of
+    that meaning. What an option or `--set` said `instead` of the file is told as it was.
+
+    Raises:
+        UserError: those of the block, with their place in the file where they say no other.
+    """
+    try:
+        yield
+    except UserError as error:
+        field = _FIELD_OF.get(error.field, error.field)
+        top = field.partition(".")[0]
+        if error.where or top not in Scenario.model_fields or top in instead:
+            raise
+        line = line_of(path, field)
+        where = str(path) if line is None else f"{path}:{line}"
+        raise UserError(error.problem, where=where, field=field, hint=error.hint) from None
 
 
 def load(path: Path, *, hint: str = "see docs/guides/scenarios.md") -> dict[str, Any]:
