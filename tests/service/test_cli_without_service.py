@@ -36,6 +36,14 @@ WORDS: dict[str, tuple[str, ...]] = {
     "token revoke": ("abc",),
     "power set": ("40kW",),
     "power promise": ("--limit", "6kW"),
+    "power delivery": (
+        "--start",
+        "2026-01-01T00:00:00Z",
+        "--end",
+        "2026-01-01T01:00:00Z",
+        "--limit",
+        "6kW",
+    ),
 }
 """What a command cannot do without."""
 LEFT_OUT = {"context": "asks nobody", "top": "takes the screen; `watch` and it begin alike"}
