@@ -1,0 +1,55 @@
+"""The safety loop in a cage of a colocation: instruments, knobs and neighbours as they are found.
+
+`tests/colo.py` has the plant; it shares no line with the other three. What is not held yet is
+named, and on the page with what was measured.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from colo import DAYS, a_day
+
+PAGE = Path(__file__).parents[2] / "docs/concepts/power-control.md"
+USED = 0.95
+NOT_YET = {
+    "minute-means": "76.1 % used",
+    "decaying-means": "57.8 % used",
+    "exporter-30-s": "74.4 % used",
+    "steps-untold": "74.0 % used",
+    "parts-beside": "7 s above, worst 0.8 %",
+    "job-in-step": "94.98 % used",
+    "jobs-come-and-go": "84.7 % used",
+    "parts-beside+fans+half-amperes": "3 s above, worst 0.5 %",
+    "parts-beside+decaying-means+inference": "87 s above, worst 7.4 %, 87.0 % used",
+    "neighbour-steps+slow-to-obey+skewed-clocks": "26 s above, worst 22.8 %",
+    "fans+lossy-wires+job-in-step+steps-untold": "71.5 % used",
+    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.8 % used",
+}
+"""Days that are not held, as measured; one that is held after all fails here, to be taken out."""
+
+
+def _owed(name: str) -> Any:
+    why = NOT_YET.get(name)
+    marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+    return pytest.param(name, marks=marks, id=name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [_owed(name) for name in DAYS])
+def test_no_limit_is_exceeded_and_the_limit_is_used(name: str) -> None:
+    day = a_day(name)
+    assert not day.above(), day.told()
+    assert not day.trips, day.told()
+    assert day.used() >= USED, day.told()
+
+
+def test_the_page_tells_of_every_day_and_of_those_that_are_not_held() -> None:
+    table = PAGE.read_text().split("<!-- colo -->")[1].split("<!-- end of colo -->")[0]
+    rows = re.findall(r"^\| `([^`]+)` \|.*\| (\w+) \|$", table, re.MULTILINE)
+    assert [name for name, _ in rows] == list(DAYS)
+    assert {name for name, held in rows if held == "no"} == NOT_YET.keys()
