@@ -44,6 +44,20 @@ def watts(given: str | float, *, field: str = "") -> float:
     return value
 
 
+def joules(given: str, *, field: str = "") -> float:
+    """`2kWh`, `500Wh` in joules.
+
+    Raises:
+        UserError: anything else.
+    """
+    try:
+        if given.strip().endswith("Wh"):
+            return 3600.0 * watts(given.strip().removesuffix("h"), field=field)
+    except UserError:
+        pass
+    raise UserError(f"{given!r} is no energy", field=field, hint="write 500Wh or 2kWh")
+
+
 def watts_per_second(given: str | float | None, field: str = "") -> float | None:
     """Watts a second, also written without the second: `2kW/s`, `2kW`; None stays None.
 

@@ -346,3 +346,39 @@ def test_limits_of_ramps_that_nothing_could_keep_are_refused(
         site_of(tmp_path, document(zone) | wrong)
     assert caught.value.field == field
     assert caught.value.hint
+
+
+STORAGE = {
+    "power": "250kW", "energy": "2kWh", "meter": "modbus://b/1/0", "charge": "modbus://b/1/2",
+    "setpoint": "modbus://b/1/4",
+}  # fmt: skip
+
+
+def test_storage_hangs_on_its_feed_or_the_site(zone: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pymodbus")
+    content = {**document(zone), "storages": {"a": {**STORAGE, "feed": "b"}, "whole": STORAGE}}
+    found = site_of(tmp_path, content).storages
+    assert [(one.name, one.where.level) for one in found] == [("a", 1), ("whole", 2)]
+    assert found[0].where.size.energy_j == 7.2e6
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("feed", "row-z", "storages.a.feed"),
+        ("power", "0W", "storages.a.power"),
+        ("energy", "2kW", "storages.a.energy"),
+        ("efficiency", 1.5, "storages.a.efficiency"),
+        ("reserve", -0.1, "storages.a.reserve"),
+        ("setpoint", "nvml-clock://0", "storages.a.setpoint"),
+    ],
+)
+def test_storage_that_makes_no_sense_is_named(
+    zone: Path, tmp_path: Path, field: str, value: object, named: str
+) -> None:
+    pytest.importorskip("pymodbus")
+    pytest.importorskip("pynvml")
+    content = {**document(zone), "storages": {"a": {**STORAGE, field: value}}}
+    with pytest.raises(UserError) as caught:
+        site_of(tmp_path, content)
+    assert caught.value.field == named

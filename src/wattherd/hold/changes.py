@@ -109,6 +109,7 @@ def _with_known(site: HeldSite, before: HeldSite) -> HeldSite:
     """The same site; instruments that were there before stay the very objects, and connected."""
     meters = {one.source: one for one in _meters(before)}
     knobs = {device.knob.source: device.knob for device in before.devices}
+    knobs |= {one.setpoint.source: one.setpoint for one in before.storages}
     outlets = {one.outlet.source: one.outlet for one in before.devices if one.outlet is not None}
 
     def known(device: HeldDevice) -> HeldDevice:
@@ -129,11 +130,26 @@ def _with_known(site: HeldSite, before: HeldSite) -> HeldSite:
             for one in site.feeds
         ),
         meter=None if site.meter is None else meters.get(site.meter.source, site.meter),
+        storages=tuple(
+            replace(
+                one,
+                meter=meters.get(one.meter.source, one.meter),
+                charge=meters.get(one.charge.source, one.charge),
+                setpoint=knobs.get(one.setpoint.source, one.setpoint),
+            )
+            for one in site.storages
+        ),
     )  # fmt: skip
 
 
 def _meters(site: HeldSite) -> list[Any]:
-    every = [*(one.meter for one in site.devices), *(one.meter for one in site.feeds), site.meter]
+    every = [
+        *(one.meter for one in site.devices),
+        *(one.meter for one in site.feeds),
+        site.meter,
+        *(one.meter for one in site.storages),
+        *(one.charge for one in site.storages),
+    ]
     return [one for one in every if one is not None]
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -284,7 +285,13 @@ class HoldLoop:
         return Shift(
             ready=ready,
             devices=devices,
-            loop=SafetyLoop(ready.fleet, ready.site.config, state=state, ramps=ready.site.ramps),
+            loop=SafetyLoop(
+                ready.fleet,
+                ready.site.config,
+                state=state,
+                ramps=ready.site.ramps,
+                storages=[one.where for one in ready.site.storages],
+            ),
             guard=self._guard(ready),
         )
 
@@ -302,8 +309,11 @@ class HoldLoop:
         """A watchdog that knows the floors."""
         devices = ready.site.devices if self.guarded else ()
         floors = zip(devices, ready.fleet.floor_w[: len(devices)], strict=True)
+        floor_w = {device.knob.source: float(floor_w) for device, floor_w in floors}
+        if self.guarded:  # storage that nobody watches is not to run empty
+            floor_w |= {one.setpoint.source: 0.0 for one in ready.site.storages}
         return Guard(
-            floor_w={device.knob.source: float(floor_w) for device, floor_w in floors},
+            floor_w=floor_w,
             lease_s=self.site.config.lease_s,
             journal=self.site.journal,
             handover_s=self.site.handover_s,
@@ -389,12 +399,22 @@ class HoldLoop:
                                 off=shift.devices.stopped)  # fmt: skip
         following.guard.beat()  # the new watchdog watches before the old one goes
         shift.guard.leave()
+        self._let_storage_go(shift.site, ready.site)
         before = {device.knob.source for device in shift.site.devices}
         now = {device.knob.source for device in ready.site.devices}
         self._say("reload", taken=True, levels=self._levels(), devices=ready.fleet.size,
                   added=_names(ready, now - before), replaced=_names(ready, ready.replaced),
                   leaving=_names(ready, ready.leaving))  # fmt: skip
         return following
+
+    def _let_storage_go(self, before: HeldSite, now: HeldSite) -> None:
+        """Put setpoints back of storage that is no longer named, in a thread: it may not answer."""
+        stay = {one.setpoint.source for one in now.storages}
+        for one in before.storages:
+            if one.setpoint.source not in stay:
+                put_back = one.setpoint.restore
+                work = partial(lambda name, act: self._tell(name, act()), one.name, put_back)
+                threading.Thread(target=work, name="storage leaves", daemon=True).start()
 
     def _look_for_changes(self, shift: Shift) -> None:
         """Begin to prepare what has become of the site: by its file, or by what devices do."""
@@ -540,7 +560,22 @@ class HoldLoop:
             off=self._those(readings.off),
             switch_off=self._those(orders.switch_off),
             notes=[self._note(one) for one in loop.notes()],
+            **self._of_storage(loop, readings, orders),
         )  # fmt: skip
+
+    def _of_storage(
+        self, loop: SafetyLoop, readings: Readings, orders: Orders
+    ) -> dict[str, dict[str, Any]]:
+        """By name: what it gives, is ordered to give, and how full it counts; nothing of none."""
+        if readings.storage_w is None or orders.storage_w is None:
+            return {}
+        rows = zip(self.site.storages, readings.storage_w, orders.storage_w, loop.stored.charge,
+                   strict=True)  # fmt: skip
+        return {"storages": {
+            one.name: {"gives_w": _number(gives_w), "ordered_w": _number(ordered_w),
+                       "charge": round(float(charge), 3)}
+            for one, gives_w, ordered_w, charge in rows
+        }}  # fmt: skip
 
     def _levels(self) -> list[str]:
         return [*(feed.name for feed in self.site.feeds), "site"]
@@ -561,12 +596,13 @@ class HoldLoop:
     def _those(self, which: Bools) -> list[str]:
         return [name for name, is_one in zip(self._names(), which, strict=True) if is_one]
 
-    def _tell(self, device: HeldDevice, outcome: OrderOutcome | Position) -> None:
-        if self.liaison is not None:
+    def _tell(self, device: HeldDevice | str, outcome: OrderOutcome | Position) -> None:
+        name = device if isinstance(device, str) else device.name
+        if self.liaison is not None and not isinstance(device, str):
             self.liaison.told(device, outcome)
         read_back = outcome.read_back if isinstance(outcome, OrderOutcome) else outcome.on
         unlimited = read_back == math.inf
-        self._say("outcome", device=device.name, result=outcome.result or OrderResult.TOOK_EFFECT,
+        self._say("outcome", device=name, result=outcome.result or OrderResult.TOOK_EFFECT,
                   read_back=None if unlimited else read_back, trouble=outcome.trouble,
                   problem=outcome.problem or None)  # fmt: skip
 

@@ -25,6 +25,7 @@ from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.engine.safety.loop import Fleet, Orders, Readings
 from wattherd.hold.lines import InstrumentLine, is_concurrent, poll_all, wait_for
 from wattherd.hold.site_file import HeldDevice, HeldSite
+from wattherd.hold.site_storage import StorageLines
 
 GATHER = 0.5
 """Share of the period after which the loop decides with what it has."""
@@ -41,7 +42,8 @@ OLD_S = 60.0
 """The loop judges how old a reading may be; beyond that it does not even hear of it."""
 UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
 
-Tell = Callable[[HeldDevice, OrderOutcome | Position], None]
+Tell = Callable[[HeldDevice | str, OrderOutcome | Position], None]
+"""Of a device, or of storage by its name."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Devices:
     """Devices that were put back and are about to be dropped."""
     _answered_s: list[float] = field(default_factory=list)
     _asked: bool = False
+    _storage: StorageLines = field(init=False)
 
     def __post_init__(self) -> None:
         """A line to every instrument; orders of knobs are noted in the journal first."""
@@ -92,6 +95,7 @@ class Devices:
             else known.get(id(outlet)) or InstrumentLine(outlet.read, is_concurrent(outlet.outlet))
             for outlet in (device.outlet for device in self.site.devices)
         ]
+        self._storage = StorageLines(self.site.storages, self.journal, self._tell_storage, known)
         sent = {} if self.before is None else self.before.sent()
         nothing = math.nan, -math.inf
         last = [sent.get(id(device.knob), nothing) for device in self.site.devices]
@@ -119,7 +123,8 @@ class Devices:
         ]  # fmt: skip
         lines = [*self._meters, *self._knobs, *self._outlets]
         pairs = zip(objects, lines, strict=True)
-        return {id(one): line for one, line in pairs if line is not None}
+        devices = {id(one): line for one, line in pairs if line is not None}
+        return devices | self._storage.by_identity()
 
     def sent(self) -> dict[int, tuple[float, float]]:
         """The last order of every knob, and when it was sent."""
@@ -145,13 +150,14 @@ class Devices:
         patience_s = GATHER * self.site.period_s if self._asked else min(FIRST_S, first_s)
         self._asked = True
         all_lines: list[InstrumentLine[Any] | None] = [*self._meters, *self._knobs, *self._outlets]
-        lines = [line for line in all_lines if line is not None]
+        lines = [line for line in all_lines if line is not None] + self._storage.asked
         poll_all(lines)
         wait_for(lines, asked_s + patience_s)
         return self._collected(time.monotonic())
 
     def send(self, orders: Orders, readings: Readings) -> None:
         """Carry out what is new, in each device's own time."""
+        self._storage.send(orders.storage_w)
         for number, device in enumerate(self.site.devices):
             cap_w = round(float(orders.cap_w[number]))  # boards take whole watts
             if number in self._unverified or number in self._left:
@@ -176,12 +182,15 @@ class Devices:
             with self.journal.together():
                 lines = [self._put_back(number, failed) for number in list(failed)]
                 wait_for(lines, time.monotonic() + self.site.config.lease_s * BEAT)
-        return sorted(device.name for device in failed.values())
+        # Storage last: as long as caps are low it costs nobody anything.
+        left = self._storage.restore()
+        return sorted([*(device.name for device in failed.values()), *left])
 
     @property
     def strangers(self) -> list[str]:
         """Knobs that a predecessor changed and this site does not name."""
         mine = {device.knob.source for device in self.site.devices}
+        mine |= {one.setpoint.source for one in self.site.storages}
         return [uri for uri in self.journal.entries if uri not in mine]
 
     def restore_strangers(self) -> Iterator[OrderOutcome]:
@@ -199,6 +208,7 @@ class Devices:
         self._note_returns(caps, now_s)
         value_w = np.array([one.watts for one in watts])
         at_s = np.array([one.at_s for one in watts])
+        storage_w, storage_charge, storage_at_s = self._storage.read(now_s)
         return Readings(
             now_s=time.time(),
             draw_w=value_w[:size], draw_at_s=at_s[:size],
@@ -206,7 +216,11 @@ class Devices:
             site_w=float(value_w[-1]), site_at_s=float(at_s[-1]),
             cap_w=np.array([self._cap_w(n, cap) for n, cap in enumerate(caps)]),
             off=np.array([self._is_off(line) for line in self._outlets], dtype=np.bool_),
+            storage_w=storage_w, storage_charge=storage_charge, storage_at_s=storage_at_s,
         )  # fmt: skip
+
+    def _tell_storage(self, name: str, outcome: OrderOutcome) -> None:
+        self.tell(name, outcome)
 
     def _note_returns(self, caps: Sequence[KnobReading | None], now_s: float) -> None:
         for number, cap in enumerate(caps):

@@ -16,6 +16,8 @@ feeds:                       # feeds may hang on feeds, to any depth
 devices:
   node-0: {feed: rack-1, meter: "redfish+https://bmc-0", knob: "redfish+https://bmc-0", floor: 2kW}
 ```
+
+Batteries and other storage stand under `storages`, see `site_storage`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from wattherd.devices.meters.registry import open_meter
 from wattherd.engine.safety.contract import Floats, SafetyConfig
 from wattherd.engine.safety.ramp import RampLimits
 from wattherd.errors import UserError
+from wattherd.hold.site_storage import HeldStorage, StorageSpec, storage_of
 from wattherd.spelling import hint_for
 from wattherd.units import seconds, watts, watts_per_second
 from wattherd.validation import misfit
@@ -133,6 +136,9 @@ class SiteSpec(MovesSpec):
     journal: str | None = Field(default=None, description="default: NAME.journal.json beside it")
     feeds: dict[str, FeedSpec] = Field(min_length=1)
     devices: dict[str, DeviceSpec] = Field(min_length=1)
+    storages: dict[str, StorageSpec] = Field(
+        default={}, description="batteries that the loop may use"
+    )
     safety: dict[str, float] = Field(default={}, description="constants of the safety loop")
 
 
@@ -198,6 +204,7 @@ class HeldSite:
     handover_s: float = 0.0
     moves: Moves = Moves()
     ramp_over_s: float = 10.0
+    storages: tuple[HeldStorage, ...] = ()
 
     @property
     def ramps(self) -> RampLimits:
@@ -265,6 +272,9 @@ def _site(path: Path, spec: SiteSpec) -> HeldSite:
         handover_s=_seconds(spec.lease if spec.handover is None else spec.handover, "handover"),
         moves=moves_of(spec),
         ramp_over_s=over_s,
+        storages=tuple(
+            storage_of(name, one, names, f"storages.{name}") for name, one in spec.storages.items()
+        ),
     )
 
 

@@ -95,6 +95,8 @@ class BoardRoom:
 
     boards: Sequence[Board]
     port: int = 0
+    beside_w: Callable[[], float] = lambda: 0.0
+    """What else the meter of them all shows; below zero where storage gives."""
     _random: random.Random = field(default_factory=lambda: random.Random(1))  # noqa: S311
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -108,9 +110,9 @@ class BoardRoom:
         return f"prom+http://127.0.0.1:{self.port}/api/v1?query=room"
 
     def draw_w(self) -> float:
-        """Watts of all nodes, without noise."""
+        """Watts of all nodes and of what is beside them, without noise."""
         with self._lock:
-            return math.fsum(board.draw_w() for board in self.boards)
+            return math.fsum(board.draw_w() for board in self.boards) + self.beside_w()
 
     def caps_w(self) -> list[float | None]:
         """Limits in force."""
@@ -190,7 +192,7 @@ class BoardRoom:
         return board.draw_w() * noise if board.reads_w is None else board.reads_w
 
     def _prometheus(self) -> Mapping[str, Any]:
-        watts = math.fsum(board.draw_w() for board in self.boards)
+        watts = math.fsum(board.draw_w() for board in self.boards) + self.beside_w()
         sample = [time.time(), str(watts * (1.0 + self._random.gauss(0.0, NOISE)))]
         result = [{"metric": {}, "value": sample}]
         return {"status": "success", "data": {"resultType": "vector", "result": result}}

@@ -29,6 +29,7 @@ PROTOCOLS = {
     ),
     "redfish+http": Protocol("redfish", "redfish+http://HOST:8000/redfish/v1/Chassis/1"),
     "ipmi": Protocol("ipmi", "ipmi://BMC?credentials=FILE", program="ipmitool"),
+    "modbus": Protocol("modbus", "modbus://HOST:502/UNIT/REGISTER?type=int32", "pymodbus"),
 }
 SWITCHES = {
     "redfish+https": Protocol(

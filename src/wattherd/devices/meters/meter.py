@@ -9,9 +9,8 @@ from typing import Self
 from wattherd.devices.meters.contract import MeterDriver, MeterReading, Quality
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
-from wattherd.devices.wire.uri import Uri
+from wattherd.devices.wire.uri import WATTS, Uri
 
-WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
 OPTIONS = frozenset({"timeout", "scale", "unit", "max_age"})
 
 

@@ -14,12 +14,11 @@ from datetime import datetime
 from urllib.parse import quote
 
 from wattherd.devices.meters.contract import MeterSample
-from wattherd.devices.meters.meter import WATTS
 from wattherd.devices.wire import redfish, web
 from wattherd.devices.wire.clock import Clock
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.redfish import RedfishSource, Resource
-from wattherd.devices.wire.uri import Uri
+from wattherd.devices.wire.uri import WATTS, Uri
 
 OPTIONS = frozenset({"control", *web.OPTIONS})
 WAY = "EnvironmentMetrics", "Power", "Chassis"

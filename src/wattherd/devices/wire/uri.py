@@ -20,6 +20,9 @@ TIMEOUT_S = 2.0
 """Below the period of a control loop of a few seconds, above what a slow controller board takes."""
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 
+WATTS = {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
+"""Watts of what instruments count in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Uri:

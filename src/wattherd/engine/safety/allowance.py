@@ -30,9 +30,16 @@ class Allowance:
         """What is kept of each limit, without the noise of meters."""
         self._drawn_w = np.full((3, levels), np.nan)
 
-    def budget(self, limit_w: Floats, base: BaseLoad, *, step_s: float) -> Floats:
-        """Watts (F + 1,) that devices may be counted at."""
-        self._note_heat(base.drawn_w, step_s)
+    def budget(
+        self, limit_w: Floats, base: BaseLoad, *, step_s: float,
+        given_w: Floats | float = 0.0, lasting_w: Floats | float = 0.0,
+    ) -> Floats:  # fmt: skip
+        """Watts (F + 1,) that devices may be counted at.
+
+        Of what is drawn, storage gives `given_w` (F + 1,): breakers do not carry that. `lasting_w`
+        of it lasts, and is in the limits already.
+        """
+        self._note_heat(base.drawn_w - given_w, step_s)
         room_w = limit_w * (1.0 - self._config.margin)
         now_w = room_w - base.budget_w(room_w)
         # What is kept for other load rises at once and falls by steps: the sum of a site's noise
@@ -40,7 +47,7 @@ class Allowance:
         falls = now_w < self.kept_w - STEADY * limit_w
         self.kept_w = np.where((now_w > self.kept_w) | falls, now_w, self.kept_w)
         budget_w = room_w - self.kept_w
-        rated_w = self._cooling_share() * self._fleet.breaker.rated_w
+        rated_w = self._cooling_share() * self._fleet.breaker.rated_w + lasting_w
         # A breaker that is warm counts by its rating and not by the limit: a limit above the rating
         # is carried for minutes only, and those have been used.
         hot_w = np.where(rated_w < room_w, base.budget_w(rated_w), budget_w)

@@ -272,7 +272,8 @@ class Readings:
 
     `draw_w`, `draw_at_s`, `cap_w` are (N,), `feed_w`, `feed_at_s` (F,); `site_w` and `site_at_s`
     are the site's own meter's. `off` says which devices
-    are without power; it comes from the outlets, which answer when the device does not.
+    are without power; it comes from the outlets, which answer when the device does not. Of storages
+    (S,) `storage_w` is what they give (negative: take), `storage_charge` how full they are, 0 to 1.
     """
 
     now_s: float
@@ -284,6 +285,9 @@ class Readings:
     off: Bools
     site_w: float = float("nan")
     site_at_s: float = float("nan")
+    storage_w: Floats | None = None
+    storage_charge: Floats | None = None
+    storage_at_s: Floats | None = None
 
 
 # A lease on each cap is what makes a dead loop safe: nobody has to notice that it died.
@@ -300,6 +304,8 @@ class Orders:
     switch_off: Bools
     switch_on: Bools
     stop_job: Bools | None = None
+    storage_w: Floats | None = None
+    """What storages (S,) are to give, negative: take; None without any."""
 
 
 @dataclass(frozen=True, slots=True)

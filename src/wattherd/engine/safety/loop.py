@@ -28,6 +28,8 @@ Once a period, `SafetyLoop.cycle`: judge the meters (`meters`), read the caps ba
   fault: it is counted by its caps, or its devices.
 * *Backstop.* Where caps cannot help, jobs on devices that do not follow are stopped, and where that
   does not help either, their outlets switched off (`backstop`).
+* *Storage* bridges a cut while caps come down, gives above a limit while it lasts, and recharges
+  below it (`stored_power`); it counts for what it is read to give, never for what it might.
 * *Ramps and swings* have limits of their own (`ramp`), which go after those of watts.
 * *Restore and hand over.* What was found is put back by `leave`; `state` is what a successor needs
   to be as sure as its predecessor was.
@@ -37,6 +39,7 @@ The loop is pure: no clock, no device, no chance.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +65,7 @@ from wattherd.engine.safety.notes import NoteBook
 from wattherd.engine.safety.other_load import BaseLoad
 from wattherd.engine.safety.ramp import DrawRamps, RampLimits
 from wattherd.engine.safety.state import SafetyState
+from wattherd.engine.safety.stored_power import LevelStorage, StoredPower
 from wattherd.engine.safety.wanted_caps import Wants
 
 __all__ = [
@@ -113,6 +117,7 @@ class SafetyLoop:
         *,
         state: SafetyState | None = None,
         ramps: RampLimits | None = None,
+        storages: Sequence[LevelStorage] = (),
     ) -> None:
         """Nothing is known of the devices until the first cycle, but what `state` tells."""
         self._aims = aims
@@ -133,6 +138,7 @@ class SafetyLoop:
         self._wants = Wants(fleet, self.config)
         self._notes = NoteBook(fleet)
         self._ramps = DrawRamps(fleet, ramps or RampLimits.of(fleet.feeds + 1))
+        self.stored = StoredPower(fleet, storages)
         self._at_s: float | None = None
         self._behind_s = 0.0
         """How far the clock of the readings was put back so far."""
@@ -158,14 +164,17 @@ class SafetyLoop:
         leads has ordered it; NaN, or nothing, for no such order. `wishes` are a scheduler's, with
         its own; without them devices get whatever fits.
         """
-        readings = self._forward(readings)
+        readings, limit_w = self.stored.take(self._forward(readings), limit_w)
         now_s, step_s = readings.now_s, self._step(readings)
         # Steps are measured, never assumed: a loop that was suspended wakes up to a long one.
         self._passed_s = step_s
         self._most_w = self._ordered_most(most_w if wishes is None else wishes.most_w)
         self._hear(wishes, now_s)
         seen = self._look(readings)
-        budget_w = self._allowance.budget(limit_w, self.base, step_s=step_s)
+        budget_w = self._allowance.budget(
+            limit_w, self.base, step_s=step_s,
+            given_w=self.stored.given_w, lasting_w=self.stored.counted_w,
+        )  # fmt: skip
         self.budget_w = budget_w
         due = self._backstop.due(self.caps, now_s)
         aim_w = self._aimed(now_s, limit_w) if wishes is None else wishes.aim_w
@@ -181,8 +190,10 @@ class SafetyLoop:
         cap_w = self._raised(lowered_w, target_w, self._ramps.budget(budget_w), seen, now_s)
         off = self._stopped(budget_w, limit_w, seen, now_s)
         on = self._backstop.to_wake(self.caps, budget_w, due)
+        # Limits as the meters see them: what storage gives above what is counted is no excess.
+        seen_limit_w = limit_w + self.stored.given_w - self.stored.counted_w
         self._notes.take(
-            self.caps, self.base, self._meters, seen, limit_w, now_s, self._ramps.found()
+            self.caps, self.base, self._meters, seen, seen_limit_w, now_s, self._ramps.found()
         )
         self._at_s = now_s
         return Orders(
@@ -193,11 +204,22 @@ class SafetyLoop:
             switch_off=off,
             switch_on=on,
             stop_job=self._backstop.jobs.stopped.copy(),
+            storage_w=self._of_storage(wanted_w) if self.stored.any else None,
         )
+
+    def _of_storage(self, wanted_w: Floats) -> Floats:
+        """What storages (S,) are to give."""
+        fleet, caps, kept_w = self.fleet, self.caps, self._allowance.kept_w
+        draw_w = np.maximum(caps.response.at(np.maximum(wanted_w, fleet.floor_w)), 0.0)
+        wished_w = np.where(caps.fixed | caps.off | self._at_rest, caps.counted_w, draw_w)
+        return self.stored.order(
+            fleet.levels(caps.counted_w) + kept_w, fleet.levels(wished_w) + kept_w,
+            self.config.margin,
+        )  # fmt: skip
 
     def leave(self, readings: Readings) -> Orders:
         """Put the caps back that were found, for good, and switch everything on again."""
-        readings = self._forward(readings)
+        readings, _ = self.stored.take(self._forward(readings), np.zeros(self.fleet.feeds + 1))
         self._look(readings)
         self._at_s = readings.now_s
         cap_w = np.where(np.isnan(self.found_w), self.fleet.max_w, self.found_w)
@@ -206,6 +228,7 @@ class SafetyLoop:
             lease_s=NEVER_LAPSES,
             switch_off=np.zeros(self.fleet.size, dtype=np.bool_),
             switch_on=readings.off.copy(),
+            storage_w=np.zeros(len(self.stored.storages)) if self.stored.any else None,
         )
 
     def notes(self) -> tuple[SafetyNote, ...]:
@@ -368,6 +391,7 @@ class SafetyLoop:
         return replace(
             readings, now_s=readings.now_s + by_s, draw_at_s=readings.draw_at_s + by_s,
             feed_at_s=readings.feed_at_s + by_s, site_at_s=readings.site_at_s + by_s,
+            storage_at_s=None if readings.storage_at_s is None else readings.storage_at_s + by_s,
         )  # fmt: skip
 
     def _step(self, readings: Readings) -> float:

@@ -4,7 +4,8 @@ A battery, flywheel or capacitor bank beside the load, its inverter follows with
 grid's side follows the load's mean as fast as its ramps allow; storage gives or takes the rest, as
 far as it can, and drifts back to half of its charge, within the same ramps, so that it can do
 either again. It is never counted on for longer than its charge lasts; what it says of its charge is
-believed where that is less than what went in and out, never where it is more.
+believed at once where that is less than what went in and out, and slowly where it is more. How the
+safety loop uses storage in a power tree is `stored_power`'s.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ REST = 0.5
 """The charge to come back to: it may have to give or to take next."""
 BACK_S = 30.0
 """A charge that is off is put right at a rate that would need so long for it."""
+BELIEVED_S = 3600.0
+"""A charge that is said to be more than was counted is believed at a rate of all in so long."""
 LONGEST_S, SPENT = 60.0, 0.25
 """The mean is over a minute at most; full power must not take more than a quarter of the charge."""
 
@@ -46,7 +49,8 @@ class StorageSize:
 
 # Charge is counted, since what a battery says of itself is an estimate of its maker's. It may say
 # less than was counted (ageing, cold), and that is believed at once; more would be watts that are
-# perhaps not there.
+# perhaps not there. But losses are counted at their stated value, and one that is stated too high
+# would count a battery empty for ever: so more is believed in time.
 class Storage:
     """Its charge, as counted from what went in and out; half of the losses on either way."""
 
@@ -59,14 +63,16 @@ class Storage:
         # usual assumption.
         self._one_way = math.sqrt(size.efficiency)
 
-    def told(self, charge: float) -> None:
-        """It says how full it is (a share): less counts at once, more proves nothing."""
+    def told(self, charge: float, step_s: float = 0.0) -> None:
+        """It says how full it is (a share): less counts at once, more in the course of time."""
         if math.isfinite(charge):
-            self.charge_j = min(self.charge_j, max(charge, 0.0) * self.size.energy_j)
+            most_j = self.charge_j + self.size.energy_j * step_s / BELIEVED_S
+            self.charge_j = min(most_j, min(max(charge, 0.0), 1.0) * self.size.energy_j)
 
-    def most_w(self, for_s: float) -> float:
-        """What it can give for so long."""
-        lasting_w = self.charge_j * self._one_way / for_s if for_s > 0 else math.inf
+    def most_w(self, for_s: float, *, above: float = 0.0) -> float:
+        """What it can give for so long, of the charge above that share."""
+        over_j = max(self.charge_j - above * self.size.energy_j, 0.0)
+        lasting_w = over_j * self._one_way / for_s if for_s > 0 else math.inf
         return min(self.size.power_w, lasting_w)
 
     def room_w(self, for_s: float) -> float:
@@ -86,11 +92,15 @@ class Storage:
         if step_s <= 0:
             return 0.0
         found_w = min(max(watts, -self.room_w(step_s)), self.most_w(step_s))
-        moved_j = found_w * step_s
+        self.moved(found_w, step_s)
+        return found_w
+
+    def moved(self, watts: float, step_s: float) -> None:
+        """It was seen to give so many watts (take them, where negative) for a step."""
+        moved_j = watts * step_s
         stored_j = moved_j / self._one_way if moved_j > 0 else moved_j * self._one_way
         self.charge_j = min(max(self.charge_j - stored_j, 0.0), self.size.energy_j)
         self.lost_j += abs(stored_j - moved_j)
-        return found_w
 
 
 # The grid's side moves first within its ramps, towards the mean of the load and a charge of one

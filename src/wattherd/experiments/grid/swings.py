@@ -22,7 +22,7 @@ from wattherd.engine.safety.ramp import RampLimits
 from wattherd.engine.safety.storage import Smoothing, Storage, StorageSize
 from wattherd.errors import UserError
 from wattherd.estimate.swing import Samples, Swing, evenly, swing
-from wattherd.units import watts
+from wattherd.units import joules, watts
 from wattherd.workload.power_samples import DrawRecording
 
 Floats = NDArray[np.float64]
@@ -216,16 +216,15 @@ def storage_size(text: str, field: str) -> StorageSize:
     """
     parts = [part.strip() for part in text.split(",")]
     hint = "write 250kW,2kWh or 250kW,2kWh,0.9"
-    if len(parts) not in (2, 3) or not parts[1].endswith("Wh"):
+    if len(parts) not in (2, 3):
         raise UserError(f"{text!r} is no storage", field=field, hint=hint)
     try:
         share = float(parts[2]) if len(parts) == 3 else 0.9
     except ValueError:
         raise UserError(f"{parts[2]!r} is no share", field=field, hint=hint) from None
-    energy_j = 3600.0 * watts(parts[1].removesuffix("h"), field=field)
     try:
-        return StorageSize(power_w=watts(parts[0], field=field), energy_j=energy_j,
-                           efficiency=share)  # fmt: skip
+        return StorageSize(power_w=watts(parts[0], field=field),
+                           energy_j=joules(parts[1], field=field), efficiency=share)  # fmt: skip
     except UserError as error:
         raise UserError(error.problem, field=field, hint=hint) from None
 

@@ -50,6 +50,7 @@ from wattherd.server.limits.site_limits import (
     SiteLimits,
     levels_above,
     place_of,
+    storages_of,
 )
 from wattherd.units import seconds
 
@@ -346,6 +347,10 @@ def site_of(machine: Machine, folder: Path, limits: SiteLimits | None) -> HeldSi
         devices=devices,
         config=_constants(stated),
         handover_s=seconds(stated.handover, field="site.handover"),
+        storages=tuple(
+            replace(one, where=replace(one.where, level=one.where.level + 1))
+            for one in storages_of(stated, above)
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,7 @@ from wattherd.hold.site_file import (
     moves_of,
     watts_of,
 )
+from wattherd.hold.site_storage import HeldStorage, StorageSpec, storage_of
 from wattherd.local.devices import Machine
 from wattherd.model.event import BudgetChanged
 from wattherd.server.journal.core_loop import CoreLoop
@@ -78,6 +79,9 @@ class SiteLimits(MovesSpec):
     feed: str | None = Field(default=None, description="where this machine hangs; the site if none")
     devices: list[InstrumentSpec] = Field(
         default=[], description="what meters and limits this machine's GPUs or slots, in order"
+    )
+    storages: dict[str, StorageSpec] = Field(
+        default={}, description="batteries on these levels that the loop may use"
     )
     period: str | float = Field(default="1s", description="time between two rounds of the loop")
     lease: str | float = Field(
@@ -134,6 +138,9 @@ class SiteWatch(PeriodicThread):
     ) -> None:
         """Meters are opened; nothing is asked yet."""
         super().__init__("site limits", PERIOD_S)
+        if limits.storages:
+            raise UserError("is used beside devices with knobs only", field="site.storages",
+                            hint="name the devices in site.devices")  # fmt: skip
         self._keeper, self._drawn = keeper, drawn
         self._levels: tuple[SiteLevel, ...] = ()
         self._feeds = levels_above(limits)
@@ -301,6 +308,19 @@ def levels_above(limits: SiteLimits) -> list[SiteFeed]:
                  base_w=watts_of(limits.base, "site.base"),
                  moves=moves_of(limits, "site."))  # fmt: skip
     return [*feeds, whole]
+
+
+def storages_of(limits: SiteLimits, feeds: Sequence[SiteFeed]) -> tuple[HeldStorage, ...]:
+    """Storage on these levels, by their numbers, the site last.
+
+    Raises:
+        UserError: a level, a size or an address that cannot be used.
+    """
+    numbers = {feed.name: number for number, feed in enumerate(feeds[:-1])}
+    return tuple(
+        storage_of(name, one, numbers, f"site.storages.{name}")
+        for name, one in limits.storages.items()
+    )
 
 
 def place_of(limits: SiteLimits, feeds: list[SiteFeed]) -> int:
