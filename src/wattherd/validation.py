@@ -6,7 +6,7 @@ This module knows no other part of wattherd but its errors and its spelling.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,6 +23,53 @@ _SHAPES = {
     "tuple_type": "a list",
 }
 _KINDS = {dict: "a mapping", list: "a list", tuple: "a list", str: "a text", type(None): "nothing"}
+_VALUES = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "{le} or less",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+}
+"""What is expected in place of a value; where a text is, the value may be a secret: not told."""
+_TEXTS = {
+    "string_too_long": "has {found} characters, {max_length} are the most",
+    "string_too_short": "has {found} characters, {min_length} are the least",
+}
+_PRESENCE = {_UNKNOWN: "unknown field", "missing": "is missing"}
+_MOST_SHOWN = 40
+_QUOTES = "write it in quotes"
+
+
+class Fault(NamedTuple):
+    """What is wrong with a field, beginning with a small letter, and what helps, if known."""
+
+    problem: str
+    hint: str
+
+
+def fault_within(errors: Sequence[Any], document: Any) -> tuple[str, Fault]:
+    """The field and its fault among what pydantic found in a document that is at hand.
+
+    Parts of a place that are not in the document are names of alternatives that were tried.
+    """
+    first = _telling(errors)
+    at, kept = document, []
+    for number, part in enumerate(first["loc"]):
+        inside = (
+            part in at
+            if isinstance(at, Mapping)
+            else isinstance(at, list) and part in range(len(at))
+        )
+        if inside:
+            at = at[part]
+            kept.append(str(part))
+        elif number == len(first["loc"]) - 1 and first["type"] == "missing":
+            kept.append(str(part))
+    return ".".join(kept), _fault(first, errors)
 
 
 def misfit(
@@ -45,26 +92,81 @@ def misfit(
     if unknown:
         meant = _meant(str(place[-1]), list(map(str, siblings)))
         return UserError("unknown field", where=where, field=field, hint=meant or hint)
-    return UserError(_fault(first), where=where, field=field, hint=hint)
+    fault = _fault(first, errors)
+    return UserError(fault.problem, where=where, field=field, hint=fault.hint or hint)
 
 
 def _telling(errors: Sequence[Any]) -> Any:
     """The first error, or of alternatives to it the one that understood most of what was written.
 
-    That is one for which a check of our own has words, or else the one that came farthest.
+    That is one for which a check of our own has words, or else the one that came farthest, to a
+    value that is only out of range.
     """
     place = errors[0]["loc"][:-1]
     same = [one for one in errors if place and one["loc"][: len(place)] == place]
-    return max(same or errors[:1], key=lambda one: (one["type"] == "value_error", len(one["loc"])))
+    return max(
+        same or errors[:1],
+        key=lambda one: (one["type"] == "value_error", len(one["loc"]), "than" in one["type"]),
+    )
 
 
-def _fault(error: Any) -> str:
-    """What is wrong, beginning with a small letter."""
-    if error["type"] in _SHAPES:
-        found = _KINDS.get(type(error["input"]), "a number")
-        return f"is {found}, where {_SHAPES[error['type']]} is expected"
+def _fault(error: Any, errors: Sequence[Any] = ()) -> Fault:
+    """What is wrong; of alternatives to this error among `errors`, all are told."""
+    kind, found = error["type"], error.get("input")
+    others = [one for one in errors if _is_alternative(one, error)]
+    if kind in _VALUES:
+        wanted = list(dict.fromkeys(filter(None, map(_expected, others or [error]))))
+        if len(wanted) > 1:
+            wanted = [one.replace(" or ", ", ") for one in wanted]
+        problem = f"is {_shown(found)}, where {' or '.join(wanted)} is expected"
+        words = [word for one in others for word in _literals(one)]
+        near = nearest(found, words) if isinstance(found, str) else None
+        return Fault(problem, f"did you mean {near!r}?" if near else "")
+    if kind == "string_pattern_mismatch":
+        return Fault(f"{_shown(found)} does not match {error['ctx']['pattern']}", "")
+    if kind in _SHAPES:
+        return Fault(f"is {_named(found)}, where {_SHAPES[kind]} is expected", "")
+    if kind == "string_type":
+        plain = isinstance(found, bool | int | float)
+        return Fault(f"is {_named(found)}, where a text is expected", _QUOTES if plain else "")
+    if kind in _TEXTS:
+        return Fault(_TEXTS[kind].format(found=len(found), **error["ctx"]), "")
+    if kind in _PRESENCE:
+        return Fault(_PRESENCE[kind], "")
     message = str(error["msg"]).removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
+    return Fault(message[:1].lower() + message[1:], "")
+
+
+def _is_alternative(one: Any, other: Any) -> bool:
+    """Whether both found fault with one value; one that is only out of range has no other form."""
+    ranges = "than" in one["type"] or "than" in other["type"]
+    same = one["loc"][:-1] == other["loc"][:-1] and one.get("input") is other.get("input")
+    return same and (one["type"] == other["type"] or not ranges)
+
+
+def _expected(error: Any) -> str:
+    words = _VALUES.get(error["type"]) or _SHAPES.get(error["type"], "")
+    return words.format(**error.get("ctx", {}))
+
+
+def _literals(error: Any) -> list[str]:
+    """The words of pydantic's `'low', 'normal' or 'high'`."""
+    return str(error["ctx"]["expected"]).split("'")[1::2] if "literal" in error["type"] else []
+
+
+def _named(found: Any) -> str:
+    return "true or false" if isinstance(found, bool) else _KINDS.get(type(found), "a number")
+
+
+def _shown(found: Any) -> str:
+    """A value as whoever wrote it knows it."""
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if isinstance(found, int | float):
+        return f"{found:g}" if isinstance(found, float) else str(found)[:_MOST_SHOWN]
+    if isinstance(found, str):
+        return repr(found if len(found) <= _MOST_SHOWN else f"{found[:_MOST_SHOWN]}...")
+    return _named(found)
 
 
 def _meant(name: str, siblings: Sequence[str]) -> str:

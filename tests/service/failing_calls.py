@@ -46,7 +46,9 @@ class Site(NamedTuple):
     error: str = ""
 
 
-class _Watch:
+class Watch:
+    """What was called, and which call is to fail."""
+
     def __init__(self, root: str, failing: Site | None) -> None:
         self.root, self.failing = root, failing
         self.seen: Counter[tuple[str, str]] = Counter()
@@ -63,12 +65,12 @@ class _Watch:
 
 
 _now = threading.local()
-_everywhere: list[_Watch] = []
+_everywhere: list[Watch] = []
 """A watch of all threads, of a process that is watched as a whole."""
 
 
-def _watch() -> _Watch | None:
-    found: _Watch | None = getattr(_now, "watch", None)
+def _watch() -> Watch | None:
+    found: Watch | None = getattr(_now, "watch", None)
     return found or (_everywhere[0] if _everywhere else None)
 
 
@@ -140,11 +142,16 @@ def install() -> None:
         sys.addaudithook(_hook)
 
 
+def begin(watch: Watch) -> None:
+    """From now on see to the calls of this thread, until it ends."""
+    _now.watch = watch
+
+
 @contextlib.contextmanager
-def watching(root: Path, failing: Site | None = None) -> Iterator[_Watch]:
+def watching(root: Path, failing: Site | None = None) -> Iterator[Watch]:
     """Note the calls of this thread, and fail one of them."""
     install()
-    _now.watch = _Watch(str(root), failing)
+    _now.watch = Watch(str(root), failing)
     try:
         yield _now.watch
     finally:
@@ -179,7 +186,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     told = os.environ.pop("FAIL_SITE", "")
     record = os.environ.pop("RECORD_SITES", "")
-    watch = _Watch(str(folder.parents[1]), Site(*json.loads(told)) if told else None)
+    watch = Watch(str(folder.parents[1]), Site(*json.loads(told)) if told else None)
     install()
     _everywhere.append(watch)
     try:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -275,9 +276,26 @@ HOLDS = (
 )
 
 
-def two_lives(root: Path, effects: Path) -> Driven:
+class Watched(Driven):
+    """An executor with its watcher: the thread that looks, whose calls alone are seen and fail."""
+
+    def __init__(self, root: Path, watch: failing_calls.Watch) -> None:
+        super().__init__(root)
+        executor = self.executor
+
+        def seen() -> None:
+            failing_calls.begin(watch)
+            executor._watch()
+
+        executor._thread = threading.Thread(target=seen, name="executor", daemon=True)
+
+    def looks_until(self, true: Callable[[], object]) -> bool:
+        return until(true)
+
+
+def two_lives(root: Path, effects: Path, begin: Callable[[Path], Driven] = Driven) -> Driven:
     """One job ends by itself, one is stopped, one is nobody's: under one executor and the next."""
-    first = Driven(root)
+    first = begin(root)
     first.executor.adopt([])
     orders = {job: ordered(job, run.format(job, effects))
               for job, run in (("j-1", LASTS), ("j-2", HOLDS), ("j-3", HOLDS))}  # fmt: skip
@@ -290,7 +308,7 @@ def two_lives(root: Path, effects: Path) -> Driven:
     first.executor.cap(SetCap(job_id="j-2", attempt=1, cap_w=None))
     first.close()
     assert began, first.told
-    second = Driven(root)
+    second = begin(root)
     second.told.extend(one for one in first.told if not isinstance(one, JobStarted))
     live = [orders[job] for job in ("j-1", "j-2") if not second.heard(JobExited, job)]
     second.executor.adopt(live)  # j-3 was forgotten, and is ended
@@ -308,35 +326,51 @@ def two_lives(root: Path, effects: Path) -> Driven:
 
 
 def executor_problem(root: Path, site: Site | None) -> tuple[str, Counter[tuple[str, str]]]:
+    with watching(root, site) as watch:
+        return lives_problem(root, Driven), watch.seen
+
+
+def watcher_problem(root: Path, site: Site | None) -> tuple[str, Counter[tuple[str, str]]]:
+    failing_calls.install()
+    watch = failing_calls.Watch(str(root), site)
+    return lives_problem(root, lambda jobs: Watched(jobs, watch)), watch.seen
+
+
+def lives_problem(root: Path, begin: Callable[[Path], Driven]) -> str:
+    """What is wrong with the lives of three jobs; empty if nothing is."""
     effects = root / "effects"
     jobs = root / "jobs"
-    with watching(root, site) as watch:
-        try:
-            second = two_lives(jobs, effects)
-        except AssertionError as error:
-            return str(error), watch.seen
-        second.close()
+    try:
+        second = two_lives(jobs, effects, begin)
+    except AssertionError as error:
+        return str(error)
+    second.close()
+    if second.executor.failure or second.executor.troubles:
+        return f"in trouble to the end: {second.executor.failure} {second.executor.troubles}"
     ends = [one for one in second.told if isinstance(one, JobExited | JobStopped)]
     if len(ends) != 2:
-        return f"ends told: {ends}", watch.seen
+        return f"ends told: {ends}"
     codes = {one.job_id: getattr(one, "exit_code", None) for one in ends}
     if codes != {"j-1": 0, "j-2": None}:
-        return f"wrong ends: {codes}", watch.seen
+        return f"wrong ends: {codes}"
     lines = Counter(effects.read_text().splitlines())
     once = [f"{what} {job}" for job in ("j-1", "j-2") for what in ("began", "ended")]
     if {line: times for line, times in lines.items() if "j-3" not in line} != dict.fromkeys(
         once, 1
     ):
-        return f"ran as {lines}", watch.seen
+        return f"ran as {lines}"
     if lines["began j-3"] > 1 or run_lock.held(jobs / "j-3" / "run-1") == Present(value=True):
-        return f"the stray was not ended, or ran twice: {lines}", watch.seen
-    return "", watch.seen
+        return f"the stray was not ended, or ran twice: {lines}"
+    return ""
 
 
-def executor_fails(site: Site) -> str:
+def executor_fails(
+    site: Site,
+    problem: Callable[[Path, Site], tuple[str, Counter[tuple[str, str]]]] = executor_problem,
+) -> str:
     root = Path(tempfile.mkdtemp(prefix="wattherd-fault-"))
     try:
-        return executor_problem(root, site)[0]
+        return problem(root, site)[0]
     finally:
         for folder in root.glob("jobs/*/run-*"):
             end_stray(folder)
@@ -359,6 +393,31 @@ def test_an_executor_is_right_though_calls_fail(executor_sites: list[Site]) -> N
 @EVERY
 def test_an_executor_is_right_though_each_call_fails(executor_sites: list[Site]) -> None:
     each(executor_fails, executor_sites)
+
+
+def watcher_fails(site: Site) -> str:
+    return executor_fails(site, watcher_problem)
+
+
+@pytest.fixture
+def watcher_sites(tmp_path: Path) -> list[Site]:
+    problem, seen = watcher_problem(tmp_path, None)
+    assert problem == ""
+    calls = {call for call, _ in seen}
+    assert {"open", "os.fstat", "os.waitpid", "fcntl.flock", "os.remove"} <= calls, calls
+    assert len(seen) > 15, seen
+    return sites_of(seen)
+
+
+def test_a_watcher_is_right_though_its_calls_fail(watcher_sites: list[Site]) -> None:
+    """Its own thread, as in a service: nobody else looks after runs if an error ends it."""
+    each(watcher_fails, sampled(watcher_sites, seed=4))
+
+
+@pytest.mark.slow
+@EVERY
+def test_a_watcher_is_right_though_each_of_its_calls_fails(watcher_sites: list[Site]) -> None:
+    each(watcher_fails, watcher_sites)
 
 
 # Transfer ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wattherd.cli.live_tables import ordered
+from wattherd.cli.live_tables import ordered, show_job
 from wattherd.cli.output import show
 from wattherd.errors import UserError
 
@@ -49,3 +49,18 @@ def test_yaml_says_what_json_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(printed) == document
     assert printed.startswith("schema: wattherd.jobs/1\n")
     assert "Zoë" in printed
+
+
+def test_times_of_a_job_have_a_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = dict.fromkeys(("watts", "cap_w", "remaining_s", "reason", "total", "loss"))
+    show_job(
+        {
+            **nothing, "id": "j-1", "name": "", "user": "ann", "state": "Failed", "gpus": 1,
+            "started": None, "finished": None, "progress": None, "where": [], "queue": "default",
+            "priority": 0, "energy_j": 0.0, "submitted": "2026-11-26T10:57:50", "attempts": 2,
+            "exit_code": 7, "story": [],
+            "spec": {"roles": [], "expected_s": 90.0, "time_limit_s": 10_800.0},
+        }
+    )  # fmt: skip
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == "expected 90.0 s  limit 3.00 h  attempts 2  exit code 7"

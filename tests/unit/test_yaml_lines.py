@@ -29,8 +29,9 @@ JOB = "name: a\nrun: echo hi\n# a comment\ntime:\n  limit: 3h\n"
     [
         (JOB + "gpu: 2\n", ":6: gpu: unknown field (hint: did you mean 'gpus'?)"),
         (JOB + "  limt: 3h\n", ":6: time.limt: unknown field (hint: did you mean 'limit'?)"),
-        (JOB + "gpus: -3\n", ":6: gpus: input should be greater than or equal to 0"),
-        (JOB + "gpus:\n  min: 1\n  max: 0\n", ":8: gpus.max: input should be greater"),
+        (JOB + "gpus: -3\n", ":6: gpus: is -3, where 0 or more is expected (hint: "),
+        (JOB + "gpus:\n  min: 1\n  max: 0\n", ":8: gpus.max: is 0, where 1 or more is expected"),
+        (JOB.replace("3h", "0s"), ":5: time.limit: 0s leaves no time: leave it out for no limit"),
         (JOB + "gpus: {min: 4, max: 2}\n", ":6: gpus: min 4 is above max 2"),
         (JOB + "power: {cap: 300parsecs}\n", ":6: power.cap: '300parsecs' is no power"),
         (JOB + "after:\n- j-1\n- {j: 2}\n", ":8: after.1: "),

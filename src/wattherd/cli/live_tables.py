@@ -136,14 +136,13 @@ def show_job(job: Mapping[str, Any], server: str = "") -> None:
     spec = job["spec"]
     for role in spec["roles"]:
         click.echo(f"{role['name']}: {role['count']} x {' '.join(role['command'])}")
+    times = {"expected": spec["expected_s"], "limit": spec["time_limit_s"]}
+    numbers = {"attempts": job["attempts"], "exit code": job["exit_code"], "loss": job["loss"]}
     known = {
-        "expected": spec["expected_s"],
-        "limit": spec["time_limit_s"],
-        "attempts": job["attempts"],
-        "exit code": job["exit_code"],
-        "loss": job["loss"],
+        **{name: show_seconds(span_s) for name, span_s in times.items() if span_s is not None},
+        **{name: f"{value:g}" for name, value in numbers.items() if value is not None},
     }
-    click.echo("  ".join(f"{name} {value:g}" for name, value in known.items() if value is not None))
+    click.echo("  ".join(f"{name} {text}" for name, text in known.items()))
     if job.get("speed"):
         _show_speed(job["speed"])
     if job.get("app"):

@@ -420,7 +420,7 @@ def validated_job(document: Mapping[str, Any], where: str) -> JobFile:
         job.spec()
         job.check_array()
     except ValidationError as problem:
-        raise misfit(problem, where, JobFile) from None
+        raise misfit(problem, where, JobFile, hint=HINT) from None
     except UserError as error:
         raise UserError(error.problem, where=where, field=error.field, hint=error.hint) from None
     return job

@@ -119,6 +119,13 @@ class TimeSpec(StrictModel):
         description="begin when that is lowest, early enough for the deadline",
     )
 
+    @field_validator("limit")
+    @classmethod
+    def _leaves_time(cls, limit: Any) -> Any:
+        if limit is not None and units.seconds(limit) <= 0:
+            raise ValueError(f"{limit} leaves no time: leave it out for no limit")
+        return limit
+
     @field_validator("deadline", mode="before")
     @classmethod
     def _is_date(cls, deadline: Any) -> Any:

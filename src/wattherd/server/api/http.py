@@ -22,6 +22,7 @@ from wattherd.server.documents.documents import SiteView
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.site.site import LiveSite
 from wattherd.store.entry import StoreDoubt, StoreFailure
+from wattherd.validation import fault_within
 from wattherd.workload.job_array import tasks_called
 
 Answer = TypeVar("Answer")
@@ -225,9 +226,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """The first field that is wrong."""
-    del request
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for nothing else
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][1:])
-    refusal = ApiRefusal(error=str(first["msg"]).removeprefix("Value error, "), field=field)
+    found = error.errors()
+    source = found[0]["loc"][0]
+    known = {"body": error.body, "query": request.query_params, "path": request.path_params}
+    errors = [{**one, "loc": one["loc"][1:]} for one in found if one["loc"][0] == source]
+    field, fault = fault_within(errors, known.get(source))
+    refusal = ApiRefusal(error=fault.problem, field=field, hint=fault.hint)
     return JSONResponse(refusal.model_dump(), status_code=422)
