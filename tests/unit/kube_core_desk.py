@@ -167,9 +167,17 @@ class CoreDesk:
     def _end_runs(self) -> None:
         for name, run in list(self._runs.items()):
             if run.end_s <= self.now_s + 1e-9:
-                del self._runs[name]
-                for uid in [uid for uid, of in self._of.items() if of is run]:
-                    self._gone(uid)
+                self.end(name)
+
+    def end(self, name: str) -> None:
+        """A job ends by itself, and its pods go."""
+        run = self._runs.pop(name)
+        for uid in [uid for uid, of in self._of.items() if of is run]:
+            self._gone(uid)
+
+    def running(self) -> list[str]:
+        """Jobs whose pods are on nodes."""
+        return [name for name, run in self._runs.items() if run.places]
 
     def settle(self) -> None:
         """Plan and carry out until there is nothing more to do at this time."""

@@ -7,9 +7,11 @@ import pytest
 from wattherd.errors import UserError
 from wattherd.model.command import RejectJob, StartJob
 from wattherd.model.event import NodeLost, NodeReturned, QueueStopped
-from wattherd.model.job import TaskRole
+from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.reason import ReasonCode
 from wattherd.model.topology import chains_of
-from wattherd.policy.schedule.hived import HiveD, everything_for
+from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.schedule.hived import HiveD, everything_for, promised_shares
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 CLUSTER = t4_nodes(4, 4)
@@ -83,6 +85,27 @@ def test_a_single_virtual_cluster_may_have_everything() -> None:
     assert shares == {"all": {"T4x4-racks": {"rack": 1}}}
     planner = HiveD(chains=chains, shares=shares)
     assert story([timed("g", 8, queue="all")], planner, until_s=1.0).running() == {"g": 8}
+
+
+def test_queues_have_the_cells_that_they_are_promised_the_largest_first() -> None:
+    """Of 8 GPUs: five are a node and a GPU, a little less than three a pair, a hundredth none."""
+    chains = chains_of(CLUSTER, within={4: (2, 2)})
+    promised = {"a": 5 / 8, "b": 3 / 8 - 0.01, "c": 0.01}
+    leaves = [
+        CapacityQueue(name=name, guaranteed_pct=100 * share) for name, share in promised.items()
+    ]
+    tree = QueueTree(CapacityQueue(name="root", children=tuple(leaves)))
+    assert promised_shares(tree, chains) == {
+        "a": {"T4x4": {"node": 1, "gpu": 1}},
+        "b": {"T4x4": {"2-gpu": 1}},
+        "c": {"T4x4": {}},
+    }
+    planner = hived(promised_shares(tree, chains))
+    told = story([timed("a0", 5, queue="a"), timed("b0", 2, queue="b")], planner, until_s=50.0)
+    assert told.running() == {"a0": 5, "b0": 2}
+    none = planner.never(JobSpec(id="c0", submit_s=0.0, queue="c"), 1, 8, 0.0)
+    assert none is not None
+    assert none.code is ReasonCode.NEVER_FITS
 
 
 def test_what_never_fits_is_rejected_with_the_cells_there_are() -> None:

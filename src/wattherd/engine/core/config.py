@@ -20,11 +20,13 @@ from wattherd.policy.rebalance.sleep import SleepPolicy
 
 # Numbered, since a journal outlives the code: decisions of old entries are replayed by the rules
 # under which they were made (`server/journal`), or the replayed core would not be the one that ran.
-RULES = 2
+RULES = 3
 """The rules by which decisions are made today. Stores and logs keep the number of theirs and are
 replayed by it; 0 stands for those that have none. From 1 on, jobs that no budget lets run are set
 aside; from 2 on, a budget that is cut stops as few jobs as will do, and a device of a job across
-GPU models counts at no more than its own model draws."""
+GPU models counts at no more than its own model draws; from 3 on, `hived` gives stated queues
+the cells that they are promised, and a cap of which two orders were read back once is asked for
+again."""
 Requeue = Callable[[Any], tuple[Planner, Quota | None]]
 """Planner and quota for a tree of queues, which comes as plain data."""
 
@@ -43,6 +45,8 @@ class CoreConfig:
     planners do not see jobs that no budget in sight lets run; without, they wait for them as those
     did whose decisions were written down before there was such a rule. With `own_tops` a device of
     a job across GPU models counts at no more than its model draws; without, at the job's cap.
+    With `asks_again` a cap is ordered once more where its read-back may be the answer to an order
+    before a higher one; without, the next plan does so.
     `job_rates` say how fast jobs are on which devices; with `learns`, what jobs report is learned
     and goes with them. `eligible` says on which nodes jobs may run,
     beyond what the core knows itself; None: on all.
@@ -68,6 +72,7 @@ class CoreConfig:
     sets_aside: bool = True
     spares: bool = True
     own_tops: bool = True
+    asks_again: bool = True
     eligible: Eligibility | None = None
     returns: Callable[[str], bool] | None = None
     came_s: Callable[[str], float] | None = None

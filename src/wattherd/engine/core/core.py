@@ -430,8 +430,8 @@ class Core:
             case JobEntered():
                 what = f"ran in it: {event.command}" if event.command else "was given input"
                 job.story.append(StoryLine(self.now_s, what, event.cause))
-            case CapApplied():
-                self.power.caps.applied(job, event.cap_w, self.jobs)
+            case CapApplied(cap_w=cap):
+                self._reaction.commands += self.power.caps.applied(job, cap, self.jobs, self.now_s)
             case (
                 JobProgressed()
                 | JobMeasured()

@@ -54,7 +54,7 @@ class PowerControl:
         rules, self._tree = config.rules, config.tree
         self.energy = EnergyBudgets(self.watts)
         self._set_ramps(rules)
-        self.caps = JobCaps(self.watts, rules, self.rises)
+        self.caps = JobCaps(self.watts, rules, self.rises, asks_again=config.asks_again)
         # The site goes by two names where there is a tree: the empty one and that of its root.
         root = () if config.tree is None else (config.tree.root.name,)
         self.budgets = Budgets(rules, ("", *root))

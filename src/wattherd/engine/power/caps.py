@@ -73,6 +73,11 @@ class CapOrders:
         most_w = max(read_w, *left)
         return None if math.isinf(most_w) else most_w
 
+    def is_last(self, job: JobRecord, cap_w: float | None) -> bool:
+        """Whether of all orders that are under way to a job the last one is for this cap."""
+        attempt, sent = self._sent.get(job.id, (0, []))
+        return attempt == job.attempt and sent[-1:] == [as_number(cap_w)]
+
     def changed_s(self, job_id: str) -> float:
         """When a change of its cap was last ordered; long ago if never."""
         return self._changed.get(job_id, (-math.inf, None))[0]
@@ -93,9 +98,12 @@ def as_number(cap_w: float | None) -> float:
 class JobCaps:
     """The caps of running jobs under a budget; without one there is nothing to do."""
 
-    def __init__(self, watts: PowerAccount, rules: CapRules, ramps: Ramps) -> None:
-        """Nothing is capped."""
+    def __init__(
+        self, watts: PowerAccount, rules: CapRules, ramps: Ramps, *, asks_again: bool = True
+    ) -> None:
+        """Nothing is capped; `asks_again` as in `CoreConfig`."""
         self._watts, self._rules, self._ramps = watts, rules, ramps
+        self._asks_again = asks_again
         self._orders = CapOrders()
         self._deferred: dict[str, None] = {}
         """Jobs whose lower caps wait until somebody needs the watts."""
@@ -121,11 +129,24 @@ class JobCaps:
         self._watts.set_budget(budget_w, jobs, domain)
         self._active = True
 
-    def applied(self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord]) -> None:
-        """A cap was read back on a job's devices; a later order may already have raised it."""
+    # A shell may answer the last of several orders only: of 100 W, 105 W and again 100 W it says
+    # once that 100 W are in force. That may be the answer to the first order, with 105 W to come.
+    # Asked again, it is told apart; else the watts would be held until the next plan, and a job
+    # that is planned to have them waits for no plan.
+    def applied(
+        self, job: JobRecord, cap_w: float | None, jobs: Mapping[str, JobRecord], now_s: float
+    ) -> list[SetCap]:
+        """A cap was read back on a job's devices; a later order may already have raised it.
+
+        Orders the same cap once more where that is not known though the last order was for it.
+        """
         job.cap_w = self._orders.read_back(job, cap_w)
         self._watts.note(job)
         self._sort_in([job], jobs)
+        doubtful = as_number(job.cap_w) > as_number(cap_w) and self._orders.is_last(job, cap_w)
+        if not (self._asks_again and doubtful and _runs(job)):
+            return []
+        return [self._orders.give(job, cap_w, now_s)]
 
     def _sort_in(self, changed: Iterable[JobRecord], jobs: Mapping[str, JobRecord]) -> None:
         """Note where the planned cap and the one in force differ; one of the two has changed."""

@@ -167,7 +167,14 @@ def fresh_core(document: Mapping[str, Any], policy: str) -> Core:
     scenario = validated(document["scenario"], "sim.json")
     setting = setting_of(scenario, budget=scenario.budgets[0], power=scenario.power[0])
     rules = document.get("rules", 0)
-    setting = replace(setting, sets_aside=rules >= 1, spares=rules >= 2, own_tops=rules >= 2)
+    setting = replace(
+        setting,
+        given=replace(setting.given, equal_cells=rules < 3),
+        sets_aside=rules >= 1,
+        spares=rules >= 2,
+        own_tops=rules >= 2,
+        asks_again=rules >= 3,
+    )
     return Core(core_config(setting, setting.preset.scheduler(policy, setting.given)))
 
 

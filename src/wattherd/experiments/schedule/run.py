@@ -96,6 +96,7 @@ class ComparisonSetup:
     sets_aside: bool = True
     spares: bool = True
     own_tops: bool = True
+    asks_again: bool = True
     record: bool = False
     history: bool = False
     rates: EnergyRates | None = None
@@ -272,6 +273,7 @@ def core_config(setting: ComparisonSetup, scheduler: BuiltScheduler) -> CoreConf
         sets_aside=setting.sets_aside,
         spares=setting.spares,
         own_tops=setting.own_tops,
+        asks_again=setting.asks_again,
     )
 
 

@@ -24,7 +24,8 @@ from wattherd.workload.power_profiles import Profiles, built_in
 class Cells:
     """How the cluster is cut for virtual clusters (HiveD): see `policy.queue.topology.chains_of`.
 
-    `shares` None gives every queue of the workload an equal part of the nodes of each kind.
+    `shares` None gives every stated queue what it is promised; without stated queues, those of the
+    workload get an equal part of the nodes of each kind.
     `stated` are chains that were stated; nodes in none of them are cut as `within` and `per_rack`
     say. `pinned` are virtual clusters of one certain cell.
     """
@@ -50,6 +51,8 @@ class SchedulerContext:
     """One workload on one cluster; `queues` None means equal queues, as many as jobs name.
 
     `reclaim` None takes nothing back of what queues were lent.
+    `cells` without shares give queues that were stated the cells that they are promised; with
+    `equal_cells`, those that jobs name are given equal parts, as ever before rules 3.
     `restart_s` is the pause of a restart, where schedulers may reckon with it. `rates` say how fast
     jobs are on which devices.
     """
@@ -60,6 +63,7 @@ class SchedulerContext:
     queues: QueueTree | None = None
     reclaim: Reclaim | None = field(default_factory=Reclaim)
     cells: Cells = Cells()
+    equal_cells: bool = False
     restart_s: float = 0.0
     power_profiles: Profiles = field(default_factory=built_in)
     rates: JobRates = ALIKE

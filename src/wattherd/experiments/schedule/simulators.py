@@ -42,7 +42,7 @@ from wattherd.policy.schedule.gavel import ROUND_S, Gavel
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
 from wattherd.policy.schedule.gavel_solvers import best_solver
-from wattherd.policy.schedule.hived import HiveD, Shares, everything_for
+from wattherd.policy.schedule.hived import HiveD, Shares, everything_for, promised_shares
 from wattherd.policy.schedule.node_choice import CountTrial, anywhere, spread, yarn
 from wattherd.policy.schedule.optimus import Optimus
 from wattherd.policy.schedule.ordered import Discipline
@@ -75,9 +75,16 @@ def _capacity(given: SchedulerContext) -> BuiltScheduler:
 def _hived(given: SchedulerContext) -> BuiltScheduler:
     cells = given.cells
     chains = cells.chains(given.cluster)
-    shares = cells.shares if cells.shares is not None else _equal_shares(given, chains)
+    shares = cells.shares if cells.shares is not None else _shares(given, chains)
     hived = HiveD(chains=chains, shares=shares, pins=cells.pinned)
     return BuiltScheduler(planner=hived, quota=hived, rigid=True)
+
+
+def _shares(given: SchedulerContext, chains: list[Chain]) -> Shares:
+    """What stated queues are promised, cells that are pinned left out; else equal parts."""
+    if given.queues is None or given.equal_cells or given.cells.pinned:
+        return _equal_shares(given, chains)
+    return promised_shares(given.queues, chains)
 
 
 def _equal_shares(given: SchedulerContext, chains: list[Chain]) -> Shares:

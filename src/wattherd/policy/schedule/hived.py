@@ -27,6 +27,7 @@ from wattherd.policy.contract import Draft, JobView, PlanUse, Share, View
 from wattherd.policy.eligibility import common_mask
 from wattherd.policy.queue.gang import FreeRoom, GangShape, GangShapes, shapes
 from wattherd.policy.queue.hive import Granted, Hive
+from wattherd.policy.queue.tree import ROUNDING, QueueTree
 from wattherd.policy.queue.virtual import VirtualGpu
 
 _Ahead = tuple[str, str, frozenset[VirtualGpu]]
@@ -433,6 +434,25 @@ def _again(allocation: Allocation) -> Share:
         gpu_count=request.gpu_count // tasks,
         gpus=allocation.gpus,
     )
+
+
+def promised_shares(queues: QueueTree, chains: Sequence[Chain]) -> Shares:
+    """Every leaf queue is a virtual cluster of as many GPUs of each chain as it is promised.
+
+    It gets the largest cells first: half of an odd number of nodes is some nodes and half of one. A
+    promise of less than one GPU is no cell; guaranteed jobs of that queue never run.
+    """
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for leaf in queues.leaves:
+        of = found[leaf.queue.name] = {}
+        for chain in chains:
+            left, cells = int(leaf.guaranteed * chain.gpus + ROUNDING), {}
+            for size, level in sorted(zip(chain.sizes, chain.levels, strict=True), reverse=True):
+                count, left = divmod(left, size)
+                if count:
+                    cells[level] = count
+            of[chain.name] = cells
+    return found
 
 
 def everything_for(tenant: str, chains: Sequence[Chain]) -> Shares:

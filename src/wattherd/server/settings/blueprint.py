@@ -151,6 +151,7 @@ class Blueprint:
             cluster=cluster,
             queues=QueueTree(queue_of(self.queues)) if self.queues else None,
             cells=cells_of(self.cells, cluster),
+            equal_cells=self.rules < 3,
         )
 
     def core_config(self, scheduler: BuiltScheduler) -> CoreConfig:
@@ -186,6 +187,7 @@ class Blueprint:
             sets_aside=self.rules >= 1,
             spares=self.rules >= 2,
             own_tops=self.rules >= 2,
+            asks_again=self.rules >= 3,
         )
 
 
