@@ -15,7 +15,7 @@ from statistics import median
 
 import pytest
 
-from wattherd.estimate.job_rate import prior_speed
+from wattherd.estimate.job_rate import SERIAL_SHARE, prior_speed
 from wattherd.workload.gavel import read_throughputs
 
 REPOSITORY = Path(__file__).parents[2]
@@ -75,3 +75,29 @@ def test_the_prior_is_nearer_to_measurements_than_taking_all_models_for_equal() 
         ours = [abs(math.log(one)) for one in sia_errors(gpu)]
         equal = [abs(math.log(one * ratio)) for one in sia_errors(gpu)]
         assert median(ours) < median(equal)
+
+
+def serial_shares(path: Path) -> Iterator[float]:
+    """Of a step on one GPU, what 2 and 4 on the same node did not shorten, at the largest batch."""
+    step_s: dict[int, dict[int, float]] = {}
+    with path.open() as stream:
+        for row in csv.DictReader(stream):
+            if len(row["placement"]) == 1:
+                widths = step_s.setdefault(int(row["placement"]), {})
+                widths[int(row["local_bsz"])] = float(row["step_time"])
+    for width in (2, 4):
+        alike = [one for one in step_s.get(1, {}) if one // width in step_s.get(width, {})]
+        if alike:
+            speedup = step_s[1][max(alike)] / step_s[width][max(alike) // width]
+            yield (width / speedup - 1) / (width - 1)
+
+
+def test_the_share_of_a_step_that_width_does_not_shorten_is_the_median_of_what_was_measured() -> (
+    None
+):
+    paths = [*(DATA / "pollux").rglob("placements.csv"), *(DATA / "sia").rglob("placements-*.csv")]
+    found = sorted(share for path in paths for share in serial_shares(path))
+    assert len(found) == 78
+    assert median(found) == pytest.approx(SERIAL_SHARE, abs=0.03)
+    assert found[len(found) // 10] == pytest.approx(0.06, abs=0.01)
+    assert found[9 * len(found) // 10] == pytest.approx(1.05, abs=0.01)

@@ -89,6 +89,11 @@ def test_the_same_policy_gives_what_was_lived(day: Day) -> None:
     assert lived["avg_jct_s"] == pytest.approx((100 + 109 + 108) / 3)
 
 
+def test_what_learns_from_real_jobs_cannot_be_tried_on_the_past(day: Day) -> None:
+    with pytest.raises(UserError, match="aiturbo learns from what real jobs report"):
+        what_if(read_past(day.done()), WhatIfChange(policies=("aiturbo",)))
+
+
 def test_another_policy_decides_anew_by_what_users_expected(day: Day) -> None:
     _, again, other = what_if(read_past(day.done()), WhatIfChange(policies=("srtf",)))
     assert other["finished"] == 3

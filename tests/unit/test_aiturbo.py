@@ -162,8 +162,8 @@ def test_without_sizing_all_an_unpredictable_job_runs_as_asked_for() -> None:
 class _Silent(LossForesight):
     """Knows speeds, never how much is left."""
 
-    def steps_left(self, job: object, memory: object) -> float | None:
-        del job, memory
+    def steps_left(self, view: object, job: object, memory: object) -> float | None:
+        del view, job, memory
         return None
 
 

@@ -42,26 +42,28 @@ def _placement() -> list[dict[str, Any]]:
 
 def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
+    from wattherd.experiments.schedule.live import live_schedulers
     from wattherd.experiments.schedule.plugin_policies import notes
     from wattherd.experiments.schedule.simulators import PRESETS
 
     names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
-    everywhere = PRESETS["none"].schedulers
+    everywhere, live = PRESETS["none"].schedulers, live_schedulers()
     told = {**notes("schedule"), **SCHEDULER_NOTES}
     return [
         {
             "name": name,
             "about": told[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
-            "shells": _shells(name) if name in everywhere else SHELLS[:1],
+            "shells": _shells(name, everywhere=name in everywhere, live=name in live),
         }
         for name in names
     ]
 
 
-def _shells(name: str) -> list[str]:
-    """A service knows no workload from which chances could be told."""
-    return [shell for shell in SHELLS if (name, shell) != ("tiresias-gittins", "local")]
+def _shells(name: str, *, everywhere: bool, live: bool) -> list[str]:
+    """Kubernetes has what any simulation has; a service knows no lengths, and learns the rest."""
+    able = {"sim": True, "local": live and name != "tiresias-gittins", "kube": everywhere}
+    return [shell for shell in SHELLS if able[shell]]
 
 
 def _power() -> list[dict[str, Any]]:

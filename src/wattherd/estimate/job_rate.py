@@ -29,6 +29,10 @@ from wattherd.estimate.power_curve import CurveOf
 from wattherd.model.job import JobSpec
 
 HINT = "measure it (speed.table), or say that types are equal (speed.types: equal)"
+SERIAL_SHARE = 0.3
+"""Of a step on one GPU, what more GPUs do not shorten; a prior, where a job ran at one width only.
+The median of 78 pairs of widths on one node, equal batch, that others measured (Pollux' and Sia's
+profiles); nine in ten lie between 0.06 and 1.05 (`tests/golden/test_rate_prior.py`)."""
 
 
 class RateSource(StrEnum):
@@ -39,6 +43,7 @@ class RateSource(StrEnum):
     MEASURED = "measured"
     LEARNED_JOB = "learned from this job"
     LEARNED_KIND = "learned from its kind"
+    FITTED = "fitted to the widths it ran at"
     PRIOR = "prior"
     EQUAL = "taken for equal"
 
@@ -135,6 +140,15 @@ class RateTable:
     def models(self, kind: str) -> Sequence[str]:
         """GPU models on which a kind was measured, sorted."""
         return self._models.get(kind, ())
+
+    def by_width(self, kind: str, gpu_model: str, batch: int | None) -> dict[int, float]:
+        """Rates of a kind on one model by number of GPUs, wherever those were."""
+        found: dict[int, float] = {}
+        for gpus, points in self._points.get((kind, gpu_model), {}).items():
+            fitting = [one for one in points if batch is None or one.batch in (None, batch)]
+            if fitting:
+                found[gpus] = min(fitting, key=lambda one: (one.nodes or 1, -one.per_s)).per_s
+        return found
 
     def per_s(self, kind: str, way: RunWay) -> float | None:
         """The rate of a kind, None outside of what was measured."""
@@ -245,6 +259,36 @@ class JobRates:
         curve = self.curve_of(spec, gpu_model)
         return JobRate(found.per_s * curve.rate(cap_w) / curve.rates[-1], found.source)
 
+    def steps_per_s(self, spec: JobSpec, gpu_model: str, gpus: int) -> JobRate | None:
+        """Steps a second on `gpus` GPUs of a model, without a cap; None if nothing was learned.
+
+        What the job did at this width, else what its kind did. A width that neither ran at lies on
+        T(w) = a + b / w through those that were run; through a single one with the share `a` of a
+        prior (`SERIAL_SHARE`). From a model on which neither ran it is the catalogue's ratio away.
+        """
+        if gpus < 1:
+            return None
+        own, own_name = self.learned_jobs.get(spec.id), spec.id
+        kind, kind_name = self.learned_kinds, self._kind(spec)
+        batch = spec.batch_size
+        of_job = {} if own is None else own.by_width(own_name, gpu_model, batch)
+        of_kind = kind.by_width(kind_name, gpu_model, batch)
+        if gpus in of_job:
+            return JobRate(of_job[gpus], RateSource.LEARNED_JOB)
+        if gpus in of_kind:
+            return JobRate(of_kind[gpus], RateSource.LEARNED_KIND)
+        known = {**of_kind, **of_job}
+        if known:
+            source = RateSource.FITTED if len(known) > 1 else RateSource.PRIOR
+            return JobRate(1.0 / step_s_at(known, gpus), source)
+        for table, name in ((own, own_name), (kind, kind_name)):
+            for model in () if table is None else table.models(name):
+                known = table.by_width(name, model, batch) if table is not None else {}
+                if known:
+                    per_s = known.get(gpus) or 1.0 / step_s_at(known, gpus)
+                    return JobRate(per_s * _prior_ratio(gpu_model, model), RateSource.PRIOR)
+        return None
+
     def holds_on(self, spec: JobSpec) -> str | None:
         """The model on which a job's duration holds; None where models make no difference."""
         if not self.differs:
@@ -297,6 +341,29 @@ class JobRates:
         # Where its devices are was not told apart by anything: that alone makes no guess of it.
         alike = replace(way, nodes=1, accumulation=None) == stated
         return JobRate(bridged, RateSource.STATED if alike else RateSource.PRIOR)
+
+
+def step_s_at(known: Mapping[int, float], gpus: int) -> float:
+    """Seconds a step at a width, by a + b / width through the rates that are `known` by width.
+
+    Least squares of relative error with a, b >= 0; a single width leaves `a` to the prior.
+    """
+    if len(known) == 1:
+        ((width, per_s),) = known.items()
+        return (SERIAL_SHARE + (1 - SERIAL_SHARE) / gpus) / (
+            per_s * (SERIAL_SHARE + (1 - SERIAL_SHARE) / width)
+        )
+    # (a + b / w) / T = 1, with 1 / T = per_s: two columns, solved by hand.
+    rows = [(per_s, per_s / width) for width, per_s in sorted(known.items())]
+    aa, ab, bb = (math.fsum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    ay, by = (math.fsum(x[i] for x in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    if determinant > 0:
+        a, b = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
+        if a >= 0 and b >= 0:
+            return a + b / gpus
+        return by / bb / gpus if a < 0 else ay / aa
+    return ay / aa
 
 
 def _speed_or_none(gpu_model: str) -> float | None:

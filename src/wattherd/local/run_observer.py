@@ -265,4 +265,6 @@ def _report(line: bytes) -> dict[str, Any] | None:
                 report[name] = float(found[name])
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    return report if all(map(math.isfinite, report.values())) else None
+    # A loss that is no number any more makes no report of the step beside it untrue.
+    sound = {name: value for name, value in report.items() if math.isfinite(value)}
+    return sound if "progress" in sound else None

@@ -77,7 +77,8 @@ class JobSpec:
     It does not start earlier than `begin_s` seconds after its submission. `duration_s` is how
     long it runs at full width where that is known. `profile` names how fast it is, where that
     depends on more than time, `power_profile` what it draws (empty: as any job), and `steps`
-    how much there is to train, in the unit of its progress. A job of `weight` 2 is owed twice
+    how much there is to train, in the unit of its progress. It trains until its loss is
+    `target_loss`, where that is stated. A job of `weight` 2 is owed twice
     what one of weight 1 is, where shares are fair. Where its draw is to be limited by how it
     trains, it may be told any of `micro_batches` (samples at once); `batch_size` samples a step
     stay. Its devices draw no more than `energy_budget_j` joules in all. `array` names the array of
@@ -114,6 +115,7 @@ class JobSpec:
     profile: str = ""
     power_profile: str = ""
     steps: int | None = None
+    target_loss: float | None = None
     weight: float = 1.0
     batch_size: int | None = None
     micro_batches: tuple[int, ...] = ()
@@ -144,14 +146,18 @@ class JobSpec:
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise self._bad("weight", f"{self.weight} is no weight", "a number above zero")
         self._check_batches()
-        joules = self.energy_budget_j
-        if joules is not None and not (math.isfinite(joules) and joules > 0):
-            raise self._bad("energy_budget_j", f"{joules} is no budget", "joules above zero")
+        self._check_above_zero("energy_budget_j", "budget", "joules above zero")
+        self._check_above_zero("target_loss", "loss to reach", "a number above zero")
         if self.restarts < 0:
             raise self._bad("restarts", f"{self.restarts} is negative", "0 means never retried")
         self._check_array()
         if {self.id, self.array} & {*self.after, *self.after_any, *self.after_notok} - {""}:
             raise self._bad("after", "the job waits for itself", "remove it from `after`")
+
+    def _check_above_zero(self, name: str, what: str, hint: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise self._bad(name, f"{value} is no {what}", hint)
 
     def _check_array(self) -> None:
         if not self.array:

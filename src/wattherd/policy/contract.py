@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_restarts import RestartTime
+from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
@@ -158,6 +160,14 @@ class View(Protocol):
         """How fast jobs are on which devices, each number with its source."""
         ...
 
+    def steps_left(self, job: JobView) -> StepsLeft | None:
+        """How many steps a job still has to do, by what it reports; None while nothing tells."""
+        ...
+
+    def restart_time(self, job: JobView) -> RestartTime:
+        """What a restart costs a job; a prior where nothing was learned."""
+        ...
+
     @property
     def stopped(self) -> Mapping[str, float]:
         """Queues from which nothing may be started, and since when (s)."""
@@ -217,6 +227,10 @@ class Draft(Protocol):
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Say why a job gets nothing in this plan."""
+        ...
+
+    def tell(self, job: JobView, text: str) -> None:
+        """Say in a job's story why the plan does with it what it does; one line a plan."""
         ...
 
     def mark(self) -> int:

@@ -51,6 +51,7 @@ from wattherd.workload.job_parts import (
     RoleSpec,
     Size,
     StrictModel,
+    TargetSpec,
     Text,
     Time,
     TimeSpec,
@@ -140,6 +141,7 @@ class JobFile(StrictModel):
     run: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         default=None, description="a command line, or a list"
     )
+    target: TargetSpec = TargetSpec()
     gpus: Annotated[int, Field(ge=0, le=MOST_DEVICES)] | WidthRange = Field(
         default=1, description="devices: GPUs, or slots where there is none"
     )
@@ -325,6 +327,7 @@ class JobFile(StrictModel):
             checkpoint_s=_seconds(self.checkpoint.every),
             group=self.group,
             profile=self.kind,
+            target_loss=self.target.loss,
             power_profile=self.power.profile,
             batch_size=None if self.batch is None else self.batch.global_,
             micro_batches=() if self.batch is None else self.batch.sizes(),

@@ -197,6 +197,17 @@ class BatchSpec(StrictModel):
         return tuple(sorted(set(self.micro), reverse=True))
 
 
+class TargetSpec(StrictModel):
+    """What a training is to reach."""
+
+    loss: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="training ends once its loss is this; tells planners how long it will last",
+    )
+
+
 class CheckpointSpec(StrictModel):
     """Where checkpoints are kept, how often they are written, and the grace for the last one."""
 

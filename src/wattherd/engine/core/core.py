@@ -58,7 +58,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from wattherd.engine.cluster.capacity import Book
@@ -185,7 +184,7 @@ class Core:
         self.strikes: Counter[str] = Counter()
         """Proposals that the guard refused, by reason code."""
         self.batches = Batches(self.strikes)
-        self.speeds = JobSpeeds()
+        self.speeds = JobSpeeds(self.jobs)
 
     # The door -----------------------------------------------------------------------------------
 
@@ -454,7 +453,7 @@ class Core:
                 job.progress = event.progress
                 job.rate_per_s = event.rate_per_s
                 job.loss = event.loss
-                self.speeds.heard(job, self.jobs, self.config, self.now_s, self.watts.speed)
+                self.speeds.heard(job, self.config, self.now_s, self.watts.speed, event.total)
             case JobMeasured():
                 job.report = event.report
             case BatchApplied():
@@ -684,7 +683,7 @@ class Core:
             questions=self.questions,
             woke=self._reaction.woke,
             eligibility=self.config.eligible,
-            ask_rates=partial(self.speeds.rates, self.config),
+            told=self.speeds.told(self.config, self.now_s),
         )
 
     def take_on(self, queues: Any) -> None:

@@ -89,7 +89,7 @@ class GuardedDraft:
         self._watts = watts
         self._questions = questions
         self._lost = lost
-        self._now_s = now_s
+        self.now_s = now_s
         self._quota = quota
         self._eligible = eligible
         self._stopped = stopped or {}
@@ -107,6 +107,7 @@ class GuardedDraft:
         self.stops: dict[str, StopReason] = {}
         self.ended: dict[str, StopReason] = {}
         self.reasons: dict[str, Reason] = {}
+        self.told: dict[str, str] = {}
         self.orders: list[WakeAt | Compute | GiveNotice] = []
         self._undo: list[Callable[[], object]] | None = None
         """How each change since the first mark is taken back; None: nothing was marked."""
@@ -273,13 +274,13 @@ class GuardedDraft:
 
     def _allowed(self, record: JobRecord, allocations: tuple[Allocation, ...]) -> Reason | None:
         if self._tenants.limits:
-            refusal = self._tenants.refuses(record.spec, _gpus(allocations), self._now_s)
+            refusal = self._tenants.refuses(record.spec, _gpus(allocations), self.now_s)
             if refusal is not None:
                 return refusal
         if self._quota is None:
             return None
         total = self._planned.usable_gpu_total(self._lost)
-        use = PlanUse(now_s=self._now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
+        use = PlanUse(now_s=self.now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
         return self._quota.admits(record.spec, _gpus(allocations), use)
 
     def over_budget(self) -> bool:
@@ -303,9 +304,9 @@ class GuardedDraft:
             booked.append(allocation)
         given = tuple(booked)
         refusal = refusal or self._allowed(record, given)
-        refusal = refusal or self._watts.refused(record, given, self._now_s)
+        refusal = refusal or self._watts.refused(record, given, self.now_s)
         if refusal is None and spec.energy_budget_j is not None:
-            refusal = self._watts.prices.refuse(record, booked, self._now_s)
+            refusal = self._watts.prices.refuse(record, booked, self.now_s)
         if refusal is None:
             return given
         for allocation in booked:
@@ -376,7 +377,7 @@ class GuardedDraft:
         role = spec.roles[share.role].name
         return make_reason(
             code=ReasonCode.WAITING_FOR_GPUS,
-            since_s=self._now_s,
+            since_s=self.now_s,
             asked=share.tasks,
             available=0,
             unit=f"{role} tasks on node {nodes[share.node].name}",
@@ -385,7 +386,7 @@ class GuardedDraft:
 
     def _refuse(self, code: ReasonCode, asked: int, available: int, unit: str) -> Reason:
         return make_reason(
-            code=code, since_s=self._now_s, asked=asked, available=available, unit=unit
+            code=code, since_s=self.now_s, asked=asked, available=available, unit=unit
         )
 
     # Nobody asks whether a stop is allowed: devices that are given back break no rule of the guard.
@@ -424,7 +425,7 @@ class GuardedDraft:
         if not job.spec.group:
             return Reason(
                 code=ReasonCode.INVALID_SPEC,
-                since_s=self._now_s,
+                since_s=self.now_s,
                 unblocks="only trials of a search group are ended by a scheduler",
             )
         self.stop(job, why)
@@ -434,7 +435,7 @@ class GuardedDraft:
 
     def _ended(self, job: JobRecord) -> Reason:
         why = f"the plan has just ended it: {self.ended[job.id]}"
-        return Reason(code=ReasonCode.INVALID_SPEC, since_s=self._now_s, unblocks=why)
+        return Reason(code=ReasonCode.INVALID_SPEC, since_s=self.now_s, unblocks=why)
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Note why a job gets nothing."""
@@ -442,6 +443,10 @@ class GuardedDraft:
             raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")
         self._note(self.reasons, job.id, reason)
         self._note(self.touched, job.id, None)
+
+    def tell(self, job: JobView, text: str) -> None:
+        """Add a line to a job's story, of this plan."""
+        self._note(self.told, job.id, text)
 
     # Only a run can be told: a job that is still waiting has nothing to save.
     def give_notice(self, job: JobView, why: StopReason, at_s: float) -> None:
@@ -453,7 +458,7 @@ class GuardedDraft:
 
     def wake_at(self, at_s: float) -> None:
         """Ask for a cycle at that time."""
-        self._order(WakeAt(at_s=max(at_s, self._now_s), key=WAKE))
+        self._order(WakeAt(at_s=max(at_s, self.now_s), key=WAKE))
 
     # Asking is an order like a start: it leaves the core as a command, once the plan stands. A
     # planner that called a solver itself would hold up every event behind it.

@@ -1,13 +1,15 @@
-"""What the core learns of the speed of its jobs, and what it tells planners of it.
+"""What the core learns of the jobs that run, and what it tells planners of it.
 
-No watts follow from a speed, and nothing that is safe or not: a report moves what planners believe
-of jobs of its own kind, and that alone.
+Three things: how fast jobs are in which way of running, how many steps they still have to do, and
+what a restart costs them. No watts follow from them, and nothing that is safe or not: a report
+moves what planners believe of jobs of its own kind, and that alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.jobs.lifecycle import State
@@ -15,35 +17,89 @@ from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.learned_rates import LearnedRates, WayRun
+from wattherd.estimate.learned_restarts import PRIOR, LearnedRestarts, RestartTime
+from wattherd.estimate.learned_steps import LearnedSteps, StepsLeft
 from wattherd.model.cluster import ClusterSpec
 
 
 class JobSpeeds:
-    """Hears what runs report; `learned` is all that follows from it."""
+    """Hears what runs report; `learned`, `steps` and `restarts` are all that follows from it."""
 
-    def __init__(self) -> None:
-        """Nothing is known."""
+    def __init__(self, live: Mapping[str, JobRecord]) -> None:
+        """Nothing is known; `live` are the jobs that are not over, by id."""
+        self._live = live
         self.learned = LearnedRates()
+        self.steps = LearnedSteps()
+        self.restarts = LearnedRestarts()
 
     def heard(
-        self, job: JobRecord, live: Mapping[str, JobRecord], config: CoreConfig, now_s: float,
-        relative: Callable[[JobRecord], float],
+        self, job: JobRecord, config: CoreConfig, now_s: float,
+        relative: Callable[[JobRecord], float], total: float | None = None,
     ) -> None:  # fmt: skip
-        """A job has reported; `relative` says how fast its power curves say it is at its cap."""
+        """A job has reported; `relative` says how fast its power curves say it is at its cap.
+
+        `total` is where its count ends, by its own word.
+        """
         if not config.learns or job.state is not State.RUNNING:
             return
+        self.steps.forget(self._live, len(self._live))
+        self.steps.heard(
+            job.id, job.attempt, job.progress, now_s,
+            loss=job.loss, total=total, target_loss=job.spec.target_loss,
+        )  # fmt: skip
+        if job.progress > 0:
+            self.restarts.forget(self._live, len(self._live))
+            self.restarts.heard(job.id, job_kind(job.spec), job.attempt, now_s - job.held_since_s)
         way = way_of(job, config.cluster)
         if way is None:
             return
-        self.learned.forget(live, len(live))
+        self.learned.forget(self._live, len(self._live))
         kind = job_kind(job.spec)
         self.learned.heard(
             job.id, kind, job.attempt, way, job.progress, now_s, relative=relative(job)
         )
 
+    def of_jobs(self, live: Mapping[str, JobRecord]) -> JobSpeeds:
+        """The same for a core that takes over: `live` are its jobs."""
+        taken = JobSpeeds(live)
+        taken.learned, taken.steps, taken.restarts = self.learned, self.steps, self.restarts
+        return taken
+
+    def told(self, config: CoreConfig, now_s: float) -> ToldOfJobs:
+        """What planners are told now."""
+        return ToldOfJobs(self, config, self._live, now_s)
+
     def rates(self, config: CoreConfig) -> JobRates:
         """How fast jobs are on which devices: as configured, and as learned."""
         return self.learned.rates(config.job_rates) if config.learns else config.job_rates
+
+
+@dataclass(frozen=True, slots=True)
+class ToldOfJobs:
+    """What was learned, as planners ask for it; each number has its source."""
+
+    speeds: JobSpeeds
+    config: CoreConfig
+    live: Mapping[str, JobRecord]
+    now_s: float
+
+    @property
+    def rates(self) -> JobRates:
+        """How fast jobs are: as configured, and as learned."""
+        return self.speeds.rates(self.config)
+
+    def steps_left(self, job_id: str) -> StepsLeft | None:
+        """How many steps a job still has to do, None while that cannot be told."""
+        job = self.live.get(job_id)
+        if job is None:
+            return None
+        held_since_s = job.held_since_s if job.active else None
+        return self.speeds.steps.left(job_id, self.now_s, held_since_s)
+
+    def restart_time(self, job_id: str) -> RestartTime:
+        """What a restart costs a job; a prior where nothing was learned."""
+        job = self.live.get(job_id)
+        return PRIOR if job is None else self.speeds.restarts.of(job_id, job_kind(job.spec))
 
 
 def way_of(job: JobRecord, cluster: ClusterSpec) -> WayRun | None:

@@ -25,7 +25,7 @@ from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.view import Roster
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.engine.jobs.record import JobRecord, may_run
+from wattherd.engine.jobs.record import JobRecord, StoryLine, may_run
 from wattherd.engine.power.account import PowerAccount
 from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, StopReason
@@ -88,6 +88,8 @@ class Plan:
         In order of submission, so that orders do not depend on how the planner came to them. Each
         is stopped, or put off, before the next is asked for: a ramp counts those before it.
         """
+        for job_id, text in draft.told.items():
+            jobs[job_id].story.append(StoryLine(draft.now_s, text))
         # Only jobs that something happened to are looked at. Those that wait on, often nearly all,
         # ask for no orders.
         touched, self._touched = self._touched, {}

@@ -8,7 +8,7 @@ hear only of the changes, and a cycle then costs as much as happened, not as muc
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.cluster.drained import DrainedDevices
+from wattherd.engine.core.job_speeds import ToldOfJobs
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.job_rate import ALIKE, JobRates
+from wattherd.estimate.learned_restarts import PRIOR, RestartTime
+from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
+from wattherd.policy.contract import JobView
 from wattherd.policy.eligibility import Eligibility, NodeMask
 
 
@@ -107,12 +111,21 @@ class CoreView:
     questions: Questions
     woke: bool = False
     eligibility: Eligibility | None = None
-    ask_rates: Callable[[], JobRates] = lambda: ALIKE
+    told: ToldOfJobs | None = None
+    """What was learned of jobs; None: nothing."""
+
+    def steps_left(self, job: JobView) -> StepsLeft | None:
+        """How many steps a job still has to do, by what it reports; None while nothing tells."""
+        return None if self.told is None else self.told.steps_left(job.id)
+
+    def restart_time(self, job: JobView) -> RestartTime:
+        """What a restart costs a job; a prior where nothing was learned."""
+        return PRIOR if self.told is None else self.told.restart_time(job.id)
 
     @property
     def rates(self) -> JobRates:
         """How fast jobs are on which devices, each number with its source."""
-        return self.ask_rates()
+        return ALIKE if self.told is None else self.told.rates
 
     def live(self) -> Sequence[JobRecord]:
         """Jobs that run or may run now, in order of submission."""

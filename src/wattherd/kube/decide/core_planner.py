@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_restarts import RestartTime
+from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.kube.account.fleet import Mask
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.seating import Seating
@@ -260,6 +262,12 @@ class _PodView:
     @property
     def rates(self) -> JobRates:
         return self.view.rates
+
+    def steps_left(self, job: JobView) -> StepsLeft | None:
+        return self.view.steps_left(job)
+
+    def restart_time(self, job: JobView) -> RestartTime:
+        return self.view.restart_time(job)
 
     @property
     def stopped(self) -> Mapping[str, float]:

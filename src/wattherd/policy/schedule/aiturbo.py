@@ -20,24 +20,31 @@ Published is that predictable jobs are resized. How fast a job would be in anoth
 every job that was profiled, though: with `sizes_all` an unpredictable job is taken to need as many
 steps again as it has made (the mean of what is left of a heavy-tailed duration grows with what
 has passed), at least those of half an hour. That guess sizes it and never orders it.
+
+Real jobs (`live_forecast`) are known by what they report. Published times are for restarts of a
+minute; among real jobs all of them are as much shorter or longer as restarts are seen to be. What
+the guard refuses (watts, a quota, a stopped queue) is left out and the rest is planned again, so
+that nobody is stopped or made smaller for a job that may not start.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from wattherd.estimate.speed import JobShape, asked_shape, shape_of
 from wattherd.model.reason import Reason, ReasonCode, StopReason
-from wattherd.policy.contract import Draft, JobView, View
-from wattherd.policy.eligibility import role_masks
+from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import able_nodes, common_mask
 from wattherd.policy.schedule.aiturbo_swaps import JobInSizing, ShapeTable, settle, spread, swap
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.policy.schedule.resize import ShapeDevices, cost_of
+from wattherd.policy.schedule.node_choice import consolidated, shares_of
+from wattherd.policy.schedule.resize import ShapeDevices, cost_of, has_shape
 from wattherd.policy.schedule.speed_forecast import SpeedForecast
 
 THRESHOLDS = (30.0, 180.0)
@@ -50,7 +57,15 @@ for 4 GPUs, 0.7. A lower price leaves fewer cores idle beside each GPU (docs/con
 what it costs)."""
 FIRST_LEVEL = 9000.0
 """Attained service up to which jobs are alike: 5 minutes of 4 GPUs and 16 cores."""
+FIRST_LEVEL_S = 300.0
+"""The same in time, among real jobs: of whatever a job there asks for in the median."""
 YOUNG_S = 1800.0
+PUBLISHED_RESTART_S = 60.0
+LEAST_TEMPO, MOST_TEMPO = 1 / 30, 1.0
+"""Of all times among real jobs, over the published ones."""
+OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
+MOST_TRIES = 5
+"""So often a plan is made without what the guard refused, then no job is resized."""
 
 
 @dataclass(slots=True)
@@ -82,35 +97,99 @@ class AITurbo:
         memory: _Memory = view.memory.setdefault("aiturbo", _Memory())
         jobs, whole = view.live(), _whole(view)
         kappa = KAPPA_OF_RATIO * whole.cores / max(whole.gpus, 1)
-        turned = self._note(memory, jobs, view.now_s, kappa)
-        due = turned or view.now_s >= memory.adapted_s + self.adapt_s
+        tempo = self._tempo(view, jobs)
+        turned = self._note(view, memory, jobs, kappa)
+        due = turned or view.now_s >= memory.adapted_s + tempo * self.adapt_s
         if view.woke and not due:
-            self._wake(view, draft, memory)
+            self._wake(view, draft, memory, tempo)
             return
-        sized = {
-            job.id: one for job in jobs if (one := self._sized(memory, job, kappa)) is not None
-        }
-        order = self._order(memory, jobs, sized)
-        admitted, free = _admit(order, memory.shapes, sized, whole, due=due)
         if due:
             memory.adapted_s = view.now_s
+        setting = _Setting(view, draft, memory, jobs, whole, kappa, tempo, due)
+        barred: frozenset[str] = frozenset()
+        shapes = dict(memory.shapes)
+        for _ in range(MOST_TRIES):
+            mark = draft.mark() if self.foresight.learns else 0
+            refused, short = self._propose(setting, barred)
+            powered = sum(len(one.gpus) for job in jobs for one in job.wanted)
+            counts = short and 0 < powered < setting.whole.gpus
+            if not (self.foresight.learns and (refused - barred or counts)):
+                break
+            draft.undo(mark)
+            memory.shapes = dict(shapes)
+            if counts:  # no more GPUs than that can be had, whoever they go to
+                setting = replace(setting, whole=ShapeDevices(powered, whole.cores))
+            else:
+                barred |= refused
+        else:
+            self._propose(setting, frozenset(job.id for job in jobs))
+        self._wake(view, draft, memory, tempo)
+
+    def _propose(self, setting: _Setting, barred: frozenset[str]) -> tuple[frozenset[str], bool]:
+        """One plan; those of whom the guard refused what others had to give way for.
+
+        And whether watts were short.
+
+        Nobody is resized, or given what others hold, who is `barred`.
+        """
+        view, draft, memory, jobs = setting.view, setting.draft, setting.memory, setting.jobs
+        sized = {
+            job.id: one
+            for job in jobs
+            if (one := self._sized(setting, job)) is not None
+            and not (job.wanted and job.id in barred)
+        }
+        order = self._order(setting, sized)
+        turns = [job for job in order if job.wanted or job.id not in barred]
+        admitted, free = _admit(turns, memory.shapes, sized, setting.whole, due=setting.due)
+        if setting.due:
             mine = [sized[job.id] for job in admitted if job.id in sized]
             free = swap(mine, free)
             if len(admitted) == len(jobs):
-                spread(mine, free, whole)
+                spread(mine, free, setting.whole)
         memory.shapes.update((job_id, one.shape) for job_id, one in sized.items())
-        _carry_out(view, draft, order, admitted, memory)
-        self._wake(view, draft, memory)
+        why = partial(self._why, view, sized) if self.foresight.learns else None
+        return _carry_out(view, draft, order, admitted, memory, why)
 
-    def _wake(self, view: View, draft: Draft, memory: _Memory) -> None:
+    def _why(
+        self, view: View, sized: Mapping[str, JobInSizing], job: JobView, ran: JobShape
+    ) -> str:
+        """Why a job is resized, for its story."""
+        one = sized.get(job.id)
+        if one is None:
+            return f"resized from {ran.gpus} GPUs"
+        before_s, after_s = one.time_s(ran), one.time_s(one.shape)
+        return (
+            f"resized from {ran.gpus} to {one.shape.gpus} GPUs: {before_s:,.0f} s to go before, "
+            f"{after_s:,.0f} s after, of which {one.pause_s:,.1f} s for the restart "
+            f"({self.foresight.sources(view, job, one.shape)})"
+        )
+
+    def _tempo(self, view: View, jobs: Sequence[JobView]) -> float:
+        """How long a restart takes here, over the published minute."""
+        if not self.foresight.learns or not jobs:
+            return 1.0
+        known = sorted(self._pause_s(view, job) for job in jobs)
+        tempo = known[len(known) // 2] / PUBLISHED_RESTART_S
+        return min(max(tempo, LEAST_TEMPO), MOST_TEMPO)
+
+    def _pause_s(self, view: View, job: JobView) -> float:
+        pause_s = self.foresight.pause_s(view, job)
+        return self.pause_s if pause_s is None else pause_s
+
+    def _wake(self, view: View, draft: Draft, memory: _Memory, tempo: float) -> None:
         """At the next moment at which reports come in, or sizes are due."""
-        look_s = (math.floor(view.now_s / self.look_s) + 1) * self.look_s
+        every_s = tempo * self.look_s
+        look_s = (math.floor(view.now_s / every_s) + 1) * every_s
         if view.live():
-            draft.wake_at(max(min(look_s, memory.adapted_s + self.adapt_s), view.now_s))
+            due_s = memory.adapted_s + tempo * self.adapt_s
+            draft.wake_at(max(min(look_s, due_s), view.now_s))
 
-    def _note(self, memory: _Memory, jobs: Sequence[JobView], now_s: float, kappa: float) -> bool:
+    def _note(self, view: View, memory: _Memory, jobs: Sequence[JobView], kappa: float) -> bool:
         """Book attained service and take reports in; whether a job turned predictable."""
-        live = {job.id: job for job in jobs}
+        now_s, live = view.now_s, {job.id: job for job in jobs}
+        if self.foresight.learns:  # step times are others now
+            memory.atlases.clear()
         self.foresight.forget(live, memory.seen)
         for gone in [one for one in memory.service if one not in live]:
             del memory.service[gone], memory.shapes[gone]
@@ -121,23 +200,30 @@ class AITurbo:
         turned = False
         for job in jobs:
             memory.service.setdefault(job.id, 0.0)
+            if self.foresight.learns:
+                memory.shapes[job.id] = _present(job, memory.shapes.get(job.id))
             memory.shapes.setdefault(job.id, asked_shape(job.spec))
             if job.wanted and passed:
                 cost = cost_of(shape_of(job.spec, job.wanted))
                 memory.service[job.id] += passed * (kappa * cost.gpus + cost.cores)
-            turned |= self.foresight.note(job, memory.seen)
+            turned |= self.foresight.note(view, job, memory.seen)
         return turned
 
-    def _sized(self, memory: _Memory, job: JobView, kappa: float) -> JobInSizing | None:
+    def _sized(self, setting: _Setting, job: JobView) -> JobInSizing | None:
         """A job that may be resized, in its present shape; None for others."""
-        atlas = memory.atlases.get(job.id)
+        view, memory = setting.view, setting.memory
+        if not has_shape(job.spec):
+            return None
+        atlas = setting.atlases.get(job.id) or memory.atlases.get(job.id)
         if atlas is None:
-            atlas = ShapeTable(job.spec, lambda shape: self.foresight.step_s(job, shape))
-            memory.atlases[job.id] = atlas
-        left = self.foresight.steps_left(job, memory.seen)
+            atlas = ShapeTable(job.spec, lambda shape: self.foresight.step_s(view, job, shape))
+            # What is learned may be another at the next plan, and is no part of the state.
+            keeps = setting.atlases if self.foresight.learns else memory.atlases
+            keeps[job.id] = atlas
+        left = self.foresight.steps_left(view, job, memory.seen)
         told, asked_s = left is not None, atlas.at(asked_shape(job.spec)).step_s
         if left is None and self.sizes_all:
-            left = max(job.progress, YOUNG_S / asked_s)
+            left = self.foresight.guessed_steps(view, job, asked_s, setting.tempo * YOUNG_S)
         if left is None or not math.isfinite(atlas.at(memory.shapes[job.id]).step_s):
             return None
         return JobInSizing(
@@ -146,21 +232,21 @@ class AITurbo:
             shape=memory.shapes[job.id],
             runs_in=shape_of(job.spec, job.wanted) if job.wanted else None,
             steps_left=left,
-            pause_s=self.pause_s,
-            kappa=kappa,
+            pause_s=self._pause_s(view, job),
+            kappa=setting.kappa,
             told=told,
         )
 
-    def _order(
-        self, memory: _Memory, jobs: Sequence[JobView], sized: Mapping[str, JobInSizing]
-    ) -> list[JobView]:
+    def _order(self, setting: _Setting, sized: Mapping[str, JobInSizing]) -> list[JobView]:
         """By level of the feedback queue, running first, then by Borda count.
 
         Once in a moment: stopping a job is an event too, and must not turn the order round.
         """
+        memory, jobs = setting.memory, setting.jobs
         if all(job.id in memory.places for job in jobs):
             return sorted(jobs, key=lambda job: memory.places[job.id])
-        attained = ranks({job.id: float(_octave(memory.service[job.id])) for job in jobs})
+        first = self._first_level(setting)
+        attained = ranks({job.id: float(_octave(memory.service[job.id], first)) for job in jobs})
         benefit = ranks({job_id: -one.benefit() for job_id, one in sized.items() if one.told})
         score = {job.id: attained[job.id] + benefit.get(job.id, attained[job.id]) for job in jobs}
         level = {
@@ -172,6 +258,40 @@ class AITurbo:
         )
         memory.places = {job.id: place for place, job in enumerate(order)}
         return order
+
+    def _first_level(self, setting: _Setting) -> float:
+        """Attained service up to which jobs are alike."""
+        if not self.foresight.learns:
+            return FIRST_LEVEL
+        costs = [cost_of(asked_shape(job.spec)) for job in setting.jobs]
+        prices = sorted(setting.kappa * one.gpus + one.cores for one in costs)
+        return FIRST_LEVEL_S * setting.tempo * max(prices[len(prices) // 2], 1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What all tries of one plan have in common."""
+
+    view: View
+    draft: Draft
+    memory: _Memory
+    jobs: Sequence[JobView]
+    whole: ShapeDevices
+    kappa: float
+    tempo: float
+    due: bool
+    atlases: dict[str, ShapeTable] = field(default_factory=dict)
+    """Of real jobs, for this plan."""
+
+
+def _present(job: JobView, known: JobShape | None) -> JobShape:
+    """The shape in which a job runs, for the core makes jobs narrower, too; else the one chosen."""
+    if job.wanted:
+        return shape_of(job.spec, job.wanted)
+    asked = asked_shape(job.spec)
+    if known is None or known.workers not in job.spec.counts(0):  # its user has changed it since
+        return asked
+    return known
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, float]:
@@ -189,9 +309,9 @@ def ranks(values: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _octave(service: float) -> int:
+def _octave(service: float, first: float) -> int:
     """How often a first level has doubled: what jobs are compared by."""
-    return math.floor(math.log2(max(service / FIRST_LEVEL, 1.0)))
+    return math.floor(math.log2(max(service / first, 1.0)))
 
 
 def _whole(view: View) -> ShapeDevices:
@@ -230,30 +350,112 @@ def _carry_out(
     order: Sequence[JobView],
     admitted: Sequence[JobView],
     memory: _Memory,
-) -> None:
+    why: Callable[[JobView, JobShape], str] | None,
+) -> tuple[frozenset[str], bool]:
     """Stop whom the plan moves, then place in order.
 
+    Returns whom the guard refused after a stop, and whether watts were short for anybody.
+
     A resized job that finds no room in its new shape stays in the old one; a job for which there
-    are devices enough, but not on the right nodes, lets those behind it try.
+    are devices enough, but not on the right nodes, lets those behind it try. A real job (of which
+    it is said `why` it is resized) starts narrower where its shape is refused.
     """
+    before, stops = _stop_moved(draft, order, admitted, memory.shapes)
     chosen = {job.id for job in admitted}
-    before: dict[str, JobShape] = {}
-    for job in order:
-        if job.wanted and job.id not in chosen:
-            draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
-        elif job.wanted and (ran := shape_of(job.spec, job.wanted)) != memory.shapes[job.id]:
-            before[job.id] = ran
-            draft.stop(job, StopReason.RESIZED)
+    short = False
     room = GangRoom.of(draft)
+    refused: set[str] = set()
     for job in [*admitted, *(job for job in order if job.id not in chosen)]:
         if job.wanted:
             continue
-        shares = room.place(memory.shapes[job.id], role_masks(view, job.spec))
+        shares = _place(room, view, draft, job, memory.shapes[job.id])
         if shares is None and job.id in before:
             memory.shapes[job.id] = before[job.id]
-            shares = room.place(before[job.id], role_masks(view, job.spec))
-        if shares is None or draft.start(job, shares) is not None:
-            draft.wait(job, _waits(memory.shapes[job.id], room, view.now_s))
+            shares = _place(room, view, draft, job, before[job.id])
+        refusal = None if shares is None else draft.start(job, shares)
+        if shares is None or refusal is not None:
+            if refusal is not None:
+                room = GangRoom.of(draft)
+                short |= refusal.code in OF_WATTS
+            if why is not None and job.id not in before and _start_narrower(room, view, draft, job):
+                memory.shapes[job.id] = shape_of(job.spec, job.wanted)
+                continue
+        else:
+            if not has_shape(job.spec):
+                room = GangRoom.of(draft)
+            if why is not None and job.id in before and memory.shapes[job.id] != before[job.id]:
+                draft.tell(job, why(job, before[job.id]))
+            continue
+        if stops and (job.id in before or (job.id in chosen and refusal is not None)):
+            refused.add(job.id)
+        draft.wait(job, refusal or _waits(memory.shapes[job.id], room, view.now_s))
+    return frozenset(refused), short
+
+
+def _stop_moved(
+    draft: Draft,
+    order: Sequence[JobView],
+    admitted: Sequence[JobView],
+    shapes: Mapping[str, JobShape],
+) -> tuple[dict[str, JobShape], bool]:
+    """Stop who is not admitted or has another shape; those shapes before, and whether any did."""
+    chosen = {job.id for job in admitted}
+    before: dict[str, JobShape] = {}
+    stops = False
+    for job in order:
+        if not job.wanted:
+            continue
+        ran = shape_of(job.spec, job.wanted)
+        if job.id not in chosen:
+            draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
+        elif ran != shapes[job.id]:
+            before[job.id] = ran
+            draft.stop(job, StopReason.RESIZED)
+        else:
+            continue
+        stops = True
+    return before, stops
+
+
+def _start_narrower(room: GangRoom, view: View, draft: Draft, job: JobView) -> bool:
+    """Start a job at the largest width below the one that was tried at which it may; if at any."""
+    if not has_shape(job.spec):
+        return False
+    shape = asked_shape(job.spec)
+    each = shape.gpus // shape.workers
+    for workers in range(job.spec.most_width, job.spec.least_width - 1, -1):
+        narrower = replace(shape, workers=workers, gpus=workers * each)
+        shares = _place(room, view, draft, job, narrower)
+        if shares is None:
+            continue
+        if draft.start(job, shares) is None:
+            return True
+        room.give_back(shares)
+    return False
+
+
+def _place(
+    room: GangRoom, view: View, draft: Draft, job: JobView, shape: JobShape
+) -> list[Share] | None:
+    """On one GPU model if any has room, those on which the job is fastest first.
+
+    A job without a shape is placed as it was asked for, on as few nodes as can be.
+    """
+    spec, nodes, rates = job.spec, view.nodes(), view.rates
+    if not has_shape(spec):
+        whole, mask = view.gpus_per_node(), common_mask(view, spec)
+        return shares_of(job, draft, consolidated, whole, None, mask)
+    able = tuple(able_nodes(view, spec, role) for role in range(len(spec.roles)))
+    masks = able if any(mask is not None for mask in able) else ()
+    models = list(dict.fromkeys(node.gpu_model for node in nodes if node.gpu_count))
+    if shape.gpus and len(models) > 1:
+        for model in sorted(models, key=lambda one: (-rates.rate(spec, one).per_s, one)):
+            of_model = np.array([node.gpu_model == model for node in nodes])
+            first = of_model if able[0] is None else able[0] & of_model
+            found = room.place(shape, (first, *able[1:]))
+            if found is not None:
+                return found
+    return room.place(shape, masks)
 
 
 def _waits(shape: JobShape, room: GangRoom, now_s: float) -> Reason:

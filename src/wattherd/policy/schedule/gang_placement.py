@@ -39,6 +39,12 @@ class GangRoom:
             return None
         return shares + servers
 
+    def give_back(self, shares: Sequence[Share]) -> None:
+        """Shares that were placed and that the job was not given after all."""
+        for share in shares:
+            self.gpus[share.node] += share.tasks * (share.gpu_count or 0)
+            self.cpu_milli[share.node] += share.tasks * (share.cpu_milli or 0)
+
     def _workers(self, shape: JobShape, mask: NodeMask | None) -> list[Share] | None:
         gpus = shape.gpus // shape.workers
         cpu = round(1000 * shape.worker_cores)

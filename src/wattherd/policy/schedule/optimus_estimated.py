@@ -51,7 +51,7 @@ class OptimusEstimated:
         jobs = view.live()
         self.foresight.forget({job.id: job for job in jobs}, memory.seen)
         for job in jobs:
-            self.foresight.note(job, memory.seen)
+            self.foresight.note(view, job, memory.seen)
         idle = not any(job.wanted for job in jobs)
         if idle or view.now_s >= memory.planned_s + self.interval_s:
             memory.planned_s = view.now_s
@@ -65,7 +65,7 @@ class OptimusEstimated:
         whole = _whole(view)
         shapes: dict[str, JobShape] = {}
         free = whole
-        for job in sorted(jobs, key=lambda job: (self._left_s(memory, job), job.number)):
+        for job in sorted(jobs, key=lambda job: (self._left_s(view, memory, job), job.number)):
             least = _least(job)
             if cost_of(least).within(free):
                 shapes[job.id] = least
@@ -85,25 +85,25 @@ class OptimusEstimated:
                 heapq.heappush(heap, another)
         return shapes
 
-    def _left_s(self, memory: _Memory, job: JobView) -> float:
+    def _left_s(self, view: View, memory: _Memory, job: JobView) -> float:
         """Time to go with a single worker and server."""
-        left = self.foresight.steps_left(job, memory.seen)
-        step_s = self.foresight.step_s(job, _least(job))
+        left = self.foresight.steps_left(view, job, memory.seen)
+        step_s = self.foresight.step_s(view, job, _least(job))
         return math.inf if left is None or step_s is None else left * step_s
 
     def _gain(
         self, view: View, memory: _Memory, job: JobView, shape: JobShape, whole: ShapeDevices
     ) -> tuple[float, int, str, JobShape] | None:
         """(minus the best gain per share, number, id, shape after), None if nothing is gained."""
-        left = self.foresight.steps_left(job, memory.seen)
-        now_s = self.foresight.step_s(job, shape)
+        left = self.foresight.steps_left(view, job, memory.seen)
+        now_s = self.foresight.step_s(view, job, shape)
         if left is None or now_s is None:
             return None
         damped = DAMPED if job.service_s(view.now_s) < YOUNG_S else 1.0
         found = []
         for axis in (ResizeAxis.WORKER, ResizeAxis.SERVER):
             after = moved(job.spec, shape, axis, 1)
-            step_s = None if after is None else self.foresight.step_s(job, after)
+            step_s = None if after is None else self.foresight.step_s(view, job, after)
             if after is None or step_s is None or step_s >= now_s:
                 continue
             extra = cost_of(after) - cost_of(shape)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from wattherd.estimate.speed import JobShape
+from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.job import JobSpec
 
 
@@ -43,6 +44,12 @@ class ShapeDevices:
     def within(self, other: ShapeDevices) -> bool:
         """Whether `other` has it all."""
         return self.gpus <= other.gpus and self.cores <= other.cores + 1e-9
+
+
+def has_shape(spec: JobSpec) -> bool:
+    """Whether workers, and servers without GPUs, are all of a job; others run as asked for."""
+    whole = all(role.gpu_milli == WHOLE_GPU_MILLI for role in spec.roles)
+    return len(spec.roles) <= 2 and whole and not any(role.gpu_count for role in spec.roles[1:])
 
 
 def cost_of(shape: JobShape) -> ShapeDevices:

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_restarts import RestartTime
+from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
@@ -314,6 +316,12 @@ class _Seen:
     @property
     def rates(self) -> JobRates:
         return self.view.rates
+
+    def steps_left(self, job: JobView) -> StepsLeft | None:
+        return self.view.steps_left(job)
+
+    def restart_time(self, job: JobView) -> RestartTime:
+        return self.view.restart_time(job)
 
     @property
     def stopped(self) -> Mapping[str, float]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge, CurveLook, Point, look, thinned
 from wattherd.estimate.speed import JobShape, PsBelief
-from wattherd.policy.contract import JobView
+from wattherd.policy.contract import JobView, View
 
 SURE = 0.5
 """A job is predictable from this probability on (AITurbo)."""
@@ -28,16 +28,33 @@ OVERDUE = 0.1
 class SpeedForecast(Protocol):
     """Asked by planners; `memory` is theirs."""
 
-    def note(self, job: JobView, memory: dict[str, Any]) -> bool:
+    @property
+    def learns(self) -> bool:
+        """Whether step times may be others at the next plan."""
+        ...
+
+    def note(self, view: View, job: JobView, memory: dict[str, Any]) -> bool:
         """Look at a job's latest report; returns whether it has just turned predictable."""
         ...
 
-    def steps_left(self, job: JobView, memory: dict[str, Any]) -> float | None:
+    def steps_left(self, view: View, job: JobView, memory: dict[str, Any]) -> float | None:
         """Steps to go, None while that cannot be told."""
         ...
 
-    def step_s(self, job: JobView, shape: JobShape) -> float | None:
+    def guessed_steps(self, view: View, job: JobView, step_s: float, young_s: float) -> float:
+        """Steps to go of a job that tells nothing: as many again, at least those of `young_s`."""
+        ...
+
+    def step_s(self, view: View, job: JobView, shape: JobShape) -> float | None:
         """Seconds per step in a shape, None where that is not known."""
+        ...
+
+    def pause_s(self, view: View, job: JobView) -> float | None:
+        """What a restart costs the job; None: as the planner was told."""
+        ...
+
+    def sources(self, view: View, job: JobView, shape: JobShape) -> str:
+        """Who says how much is left and how fast it is, for its story; empty: nothing to say."""
         ...
 
     def forget(self, live: Mapping[str, JobView], memory: dict[str, Any]) -> None:
@@ -65,8 +82,11 @@ class LossForesight:
     renew: int = 2
     speeds: dict[tuple[str, JobShape], float | None] = field(default_factory=dict, repr=False)
 
-    def note(self, job: JobView, memory: dict[str, Any]) -> bool:
+    learns: ClassVar[bool] = False
+
+    def note(self, view: View, job: JobView, memory: dict[str, Any]) -> bool:
         """Take the latest report in, and judge anew where there is something new."""
+        del view
         belief = self.beliefs.get(job.id)
         seen: _Seen = memory.setdefault(job.id, _Seen())
         if belief is None or job.loss is None:
@@ -88,8 +108,9 @@ class LossForesight:
         seen.predictable = sure >= SURE
         return seen.predictable and not before
 
-    def steps_left(self, job: JobView, memory: dict[str, Any]) -> float | None:
+    def steps_left(self, view: View, job: JobView, memory: dict[str, Any]) -> float | None:
         """By the curve; without a judge, a fixed number of epochs where there is no end."""
+        del view
         belief = self.beliefs.get(job.id)
         seen: _Seen | None = memory.get(job.id)
         if belief is None or seen is None:
@@ -101,8 +122,24 @@ class LossForesight:
                 return max(ends - job.progress, OVERDUE * job.progress, 1.0)
         return None if self.judge is not None else BLIND_EPOCHS * belief.epoch_steps
 
-    def step_s(self, job: JobView, shape: JobShape) -> float | None:
+    def guessed_steps(self, view: View, job: JobView, step_s: float, young_s: float) -> float:
+        """By the steps it has made."""
+        del view
+        return max(job.progress, young_s / step_s)
+
+    def pause_s(self, view: View, job: JobView) -> float | None:
+        """The planner was told."""
+        del view, job
+        return None
+
+    def sources(self, view: View, job: JobView, shape: JobShape) -> str:
+        """Nobody reads the stories of simulated jobs."""
+        del view, job, shape
+        return ""
+
+    def step_s(self, view: View, job: JobView, shape: JobShape) -> float | None:
         """By the fitted model, where it was sampled."""
+        del view
         key = job.id, shape
         if key not in self.speeds:
             self.speeds[key] = self._step_s(job, shape)

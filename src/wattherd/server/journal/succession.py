@@ -37,7 +37,7 @@ def succeed(old: FrozenState, core: Core, queues: Any = None) -> tuple[FrozenSta
     before = old.core
     core.finished.update(before.finished)
     core.waits.inherit(before.waits)
-    core.speeds = before.speeds
+    core.speeds = before.speeds.of_jobs(core.jobs)
     said: list[Command] = []
     orders = StandingOrders()
     papers = old.standing.orders.papers

@@ -17,6 +17,7 @@ from typing import Any
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.experiments.schedule.live import LEARNING
 from wattherd.experiments.schedule.run import ComparisonSetup, power_policy, simulate
 from wattherd.experiments.schedule.simulators import PublishedSimulator, preset
 from wattherd.experiments.schedule.workloads import ReadJobs
@@ -166,6 +167,10 @@ def what_if(past: StoredPast, change: WhatIfChange) -> list[dict[str, Any]]:
 def _row(past: StoredPast, policy: str, change: WhatIfChange) -> dict[str, Any]:
     power = change.power or past.blueprint.power
     power_policy(power)
+    if policy in LEARNING:
+        problem = f"{policy} learns from what real jobs report, and simulated ones report nothing"
+        hint = "it cannot be tried on the past, nor can what ran under it"
+        raise UserError(problem, field="--policy", hint=hint)
     events = _with_budget(past.outside, change.budget)
     setting = _setting(past, replace(past.blueprint, policy=policy), events, power)
     return {**simulate(setting, policy).row, "power": power, "budget": change.budget or AS_IT_WAS}

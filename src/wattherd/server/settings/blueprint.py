@@ -17,11 +17,11 @@ from wattherd.catalog.gpus import GpuModel
 from wattherd.engine.core.config import RULES, CoreConfig
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
+from wattherd.experiments.schedule.live import live_scheduler
 from wattherd.experiments.schedule.ordered import IN_TURN
 from wattherd.experiments.schedule.run import power_policy
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.setup import cells_of, queue_of
-from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.local.devices import Machine
 from wattherd.model.cap_rules import CapRules
@@ -141,7 +141,7 @@ class Blueprint:
         Raises:
             UserError: no such policy, or one that lacks something.
         """
-        return preset("none").scheduler(self.policy, self.given(ReadJobs(specs=())))
+        return live_scheduler(self.policy, self.given(ReadJobs(specs=())))
 
     def given(self, jobs: ReadJobs) -> SchedulerContext:
         """The workload, the machine and its queues, as schedulers get them."""
