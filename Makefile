@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
+.PHONY: help setup demo demo-pack demo-schedule test kernels search-kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,8 +55,8 @@ demo-schedule: .venv/.demo ## training jobs under a power budget that is cut by 
 	  --budget 0:12kW,6h:9kW --out $(DEMO_JOBS)
 	@$(WATTHERD) report $(DEMO_JOBS)
 
-test: .venv/.dev lint ## lint, types and quick tests: needs nothing but Python; says what it leaves out
-	@$(MAKE) --no-print-directory --keep-going -j2 kernels type
+test: .venv/.dev ## lint, types and quick tests: needs nothing but Python; says what it leaves out
+	@$(MAKE) --no-print-directory --keep-going -j2 lint search-kernels type kernels
 	@$(MAKE) --no-print-directory quick
 
 kernels: .venv/.dev # what places pods is compiled once, and not by each worker for itself
@@ -64,6 +64,9 @@ kernels: .venv/.dev # what places pods is compiled once, and not by each worker 
 	@$(WATTHERD) traces generate --family default --nodes 8 --seed 1 --out runs/kernels/input >/dev/null
 	@$(WATTHERD) sim pack --nodes runs/kernels/input/nodes.csv --pods runs/kernels/input/pods.csv \
 	  --policy fgd --out runs/kernels >/dev/null
+
+search-kernels: .venv/.dev # and what Pollux searches with: a minute, beside types
+	@.venv/bin/python scripts/search_kernels.py
 
 quick: .venv/.dev # tests in milliseconds
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} \
