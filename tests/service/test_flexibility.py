@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattherd.cli.main import main
+from wattherd.errors import UserError
 from wattherd.library.client import Client
 
 LOADS = "name,draw,floor,preemptible,works\na,10kW,6kW,no,100%\nb,5000,3000,yes,1\n"
@@ -144,8 +145,45 @@ def test_without_a_file_the_service_proves_what_it_drew(
     assert "delivered 1,900 W on average, 95% of the 2,000 W asked for" in out
     assert "never kept" in out
     answer |= {"above_s": 0.0}
+    answer["event"] = {
+        "id": "evt-7", "source": "openadr3+https://vtn", "limit_w": 7e3, "start_s": 1.9e9,
+        "end_s": 1.9e9 + 900, "announced_s": 1.9e9 - 60, "cancelled": True,
+    }  # fmt: skip
+    assert ran("delivery", "--event", "evt-7") == 0
+    assert asked[-1][1] == {"event": "evt-7", "baseline": "hour-before", "zone": "UTC"}
+    said = "event     evt-7 of openadr3+https://vtn: at most 7,000 W from 2030-03-17 17:46"
+    assert said in capsys.readouterr().out
+    assert ran("delivery") == 0
+    assert asked[-1][1] == {"baseline": "hour-before", "zone": "UTC"}
     assert ran("delivery", *window, "--reduce", "2kW") == 0
     assert ran("delivery", *window, "--reduce", "2kW", "--column", "w") == 2
+
+
+def test_a_services_hint_names_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def get(*_: object, **__: object) -> None:
+        raise UserError("too few readings in the hour before", hint="take baseline=ten-in-ten")
+
+    monkeypatch.setattr(Client, "get", get)
+    assert ran("delivery") == 2
+    assert "hint: take --baseline ten-in-ten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--event", "evt-7", "--limit", "7kW"),
+        ("--limit", "7kW"),
+        ("--start", "2030-06-05T18:00:00Z", "--limit", "7kW"),
+    ],
+)
+def test_a_meters_record_knows_no_events(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("meter.csv").write_text("time,watts\n1,2\n2,2\n")
+    assert ran("delivery", "meter.csv", *arguments) == 2
+    assert "hint: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,9 @@ def _tell(document: dict[str, Any]) -> None:
 @click.command("delivery")
 @click.argument("meter", type=_PATH, required=False)
 @server_option
-@click.option("--start", required=True, help="Of the event: 2030-06-01T18:00:00Z.")
-@click.option("--end", required=True, help="Of the event.")
+@click.option("--event", metavar="ID", help="One that the service has seen; else the last.")
+@click.option("--start", help="Of the event: 2030-06-01T18:00:00Z.")
+@click.option("--end", help="Of the event.")
 @click.option("--limit", metavar="30kW", help="At most so much was asked for.")
 @click.option("--reduce", "reduce_", metavar="10kW", help="So much below the baseline was.")
 @click.option("--announced", help="When the event was announced; the baseline ends before it.")
@@ -155,8 +156,9 @@ def delivery(
     *,
     meter: Path | None,
     server: str | None,
-    start: str,
-    end: str,
+    event: str | None,
+    start: str | None,
+    end: str | None,
     limit: str | None,
     reduce_: str | None,
     announced: str | None,
@@ -169,9 +171,10 @@ def delivery(
 ) -> int:
     """Prove what was delivered in an event: baseline, reduction, minutes late.
 
-    Without METER the running service answers, by its own record of the last 30 days. METER is a CSV
-    file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if the target was exceeded
-    at any time, or was not read.
+    Without METER the running service answers, by its own record of the last 30 days: for the last
+    event that its signals asked for, for --event, or for what --start, --end and --limit tell.
+    METER is a CSV file with times (Unix seconds or ISO 8601) and watts. Exits with 1 if the target
+    was exceeded at any time, or was not read.
     """
     from wattherd.errors import UserError
     from wattherd.experiments.grid import promise as flexibility
@@ -184,16 +187,26 @@ def delivery(
         if time_column or column:
             hint = "name the meter's file, or leave --time and --column out"
             raise UserError("a service knows its own record", field="METER", hint=hint)
-        asked = {"limit": limit, "reduce": reduce_, "announced": announced}
-        answer = Client(server).get(
-            "power/delivery", start=start, end=end, baseline=baseline, zone=zone,
-            **{name: value for name, value in asked.items() if value is not None},
-            **({"event_day": list(days)} if days else {}),
-        )  # fmt: skip
+        asked = {"event": event, "start": start, "end": end, "limit": limit, "reduce": reduce_,
+                 "announced": announced}  # fmt: skip
+        try:
+            answer = Client(server).get(
+                "power/delivery", baseline=baseline, zone=zone,
+                **{name: value for name, value in asked.items() if value is not None},
+                **({"event_day": list(days)} if days else {}),
+            )  # fmt: skip
+        except UserError as error:  # in the words of options, not of an address
+            error.hint = error.hint.replace("baseline=", "--baseline ")
+            raise
         if not printed(answer, output):
             _tell_delivery(answer, whose)
         return int(answer["above_s"] > 0 or answer["unseen_s"] > 1.0)
-    event = DeliveryEvent(
+    if event is not None:
+        raise UserError("only a service has seen events", field="--event", hint="leave METER out")
+    if start is None or end is None:
+        raise UserError("is needed beside a meter's record", field="--start" if start is None
+                        else "--end", hint="2030-06-01T18:00:00Z")  # fmt: skip
+    period = DeliveryEvent(
         start_s=flexibility.moment(start, "--start", whose),
         end_s=flexibility.moment(end, "--end", whose),
         limit_w=None if limit is None else watts(limit, field="--limit"),
@@ -201,7 +214,7 @@ def delivery(
         announced_s=None if announced is None else flexibility.moment(announced, "--announced"),
     )
     readings = flexibility.read_meter(meter, time=time_column, column=column)
-    found = flexibility.proof(readings, event, BaselineMethod(baseline), whose, days)
+    found = flexibility.proof(readings, period, BaselineMethod(baseline), whose, days)
     document = flexibility.delivery_document(found)
     if not printed(document, output):
         _tell_delivery(document, whose)
@@ -215,6 +228,15 @@ def _tell_delivery(document: dict[str, Any], zone: Any) -> None:
     from wattherd.units import show_seconds, show_watts
 
     share = document["performance"]
+    event = document.get("event")
+    if event is not None:
+        ended = " (taken back)" if event["cancelled"] else ""
+        begins, ends = (
+            datetime.fromtimestamp(event[name], UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M")
+            for name in ("start_s", "end_s")
+        )
+        click.echo(f"event     {event['id']} of {event['source']}: at most"
+                   f" {show_watts(event['limit_w'])} from {begins} to {ends}{ended}")  # fmt: skip
     of = (
         "" if share is None else f", {share:.0%} of the {show_watts(document['asked_w'])} asked for"
     )

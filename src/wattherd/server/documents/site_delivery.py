@@ -20,6 +20,7 @@ from wattherd.experiments.grid.delivery import (
     DeliveryEvent,
 )
 from wattherd.experiments.grid.promise import delivery_document, proof
+from wattherd.server.limits.seen_events import SeenEvent
 from wattherd.store.projection import Projection, Row
 
 DAY_S = 86_400.0
@@ -61,6 +62,28 @@ def _rows(store: Projection, after_s: float) -> Iterator[Row]:
     while rows := store.samples(after_s):
         yield from rows
         after_s = rows[-1]["at_s"]
+
+
+DAY_AHEAD_S = 86_400.0
+"""What was announced earlier was no news to the hour before: schedules are known always."""
+
+
+def asked_in(event: SeenEvent) -> DeliveryEvent:
+    """What an event that the service has seen asked for."""
+    fresh = event.start_s - event.announced_s <= DAY_AHEAD_S
+    return DeliveryEvent(
+        start_s=event.start_s, end_s=event.end_s, limit_w=event.limit_w,
+        announced_s=event.announced_s if fresh and event.announced_s < event.start_s else None,
+    )  # fmt: skip
+
+
+def event_document(event: SeenEvent) -> dict[str, Any]:
+    """As part of a document."""
+    return {
+        "id": event.id, "source": event.source, "limit_w": event.limit_w,
+        "start_s": event.start_s, "end_s": event.end_s, "announced_s": event.announced_s,
+        "cancelled": event.cancelled,
+    }  # fmt: skip
 
 
 def site_delivery(

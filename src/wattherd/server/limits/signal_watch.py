@@ -28,6 +28,7 @@ from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.server.journal.contract import JournalTime
 from wattherd.server.journal.core_loop import CoreLoop
+from wattherd.server.limits.seen_events import SeenEvents
 from wattherd.server.periodic import PeriodicThread
 
 SOURCE = "signals"
@@ -42,7 +43,7 @@ STEADY_S = 2.0
 AHEAD_S = 7 * 86_400.0
 MOST_FALLS = 64
 """Falls that are announced: those of a week, and no more than that."""
-KEPT, SCHEDULE = "signals.json", "schedule"
+KEPT, SCHEDULE, EVENTS = "signals.json", "schedule", "seen-events.json"
 KINDS = (".csv", ".yaml", ".yml")
 _LOG = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class SignalWatch(PeriodicThread):
         self._lock = threading.Lock()
         self._open = ExitStack()
         self._listener: LimitListener | None = None
+        self.seen = SeenEvents(folder / EVENTS)
         self._uris, self._schedule = kept(folder) or ((), "")
         if configured:
             self._uris = tuple(configured)
@@ -174,6 +176,11 @@ class SignalWatch(PeriodicThread):
             known = self._keeper.ask(_known).result(PATIENCE_S)
         except (TimeoutError, ClusterError):
             return
+        if found is not None:
+            try:
+                self.seen.take(found)
+            except OSError as error:
+                _LOG.warning("events are not written down: %s", error)
         if found is None and known == (None, ()):
             return
         for event in news(found, known, self._clock.now_s()):

@@ -26,7 +26,7 @@ from wattherd.server.api.schemas.shape import answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView, power_document
 from wattherd.server.documents.privacy import of_power, seen_by
-from wattherd.server.documents.site_delivery import site_delivery
+from wattherd.server.documents.site_delivery import asked_in, event_document, site_delivery
 from wattherd.server.documents.site_promise import site_promise
 from wattherd.server.site.power_tree import tree_document
 from wattherd.server.site.site import LiveSite
@@ -158,8 +158,15 @@ def _delivery_route(app: FastAPI) -> None:
     @app.get("/api/v1/power/delivery", responses=answers(DeliveryDocument))
     async def power_delivery(
         site: TheSite,
-        start: Annotated[str, Query(description="of the event", examples=["2026-11-21T18:00:00Z"])],
-        end: Annotated[str, Query(description="of the event", examples=["2026-11-21T19:00:00Z"])],
+        event: Annotated[
+            str | None, Query(description="its id; without it and a start the last one seen")
+        ] = None,
+        start: Annotated[
+            str | None, Query(description="of the event", examples=["2026-11-21T18:00:00Z"])
+        ] = None,
+        end: Annotated[
+            str | None, Query(description="of the event", examples=["2026-11-21T19:00:00Z"])
+        ] = None,
         limit: Annotated[
             str | None, Query(description="so much at most was asked for", examples=["6kW"])
         ] = None,
@@ -173,9 +180,25 @@ def _delivery_route(app: FastAPI) -> None:
     ) -> dict[str, Any]:
         """Prove what was delivered in an event, by what was drawn: baseline, watts, lateness.
 
-        By the service's own record, which reaches 30 days back.
+        By the service's own record, which reaches 30 days back. The event is one that signals asked
+        for in that time, or that `start`, `end` and `limit` or `reduce` tell of.
         """
         whose = _named(lambda: zone_of(zone), "zone")
+        days = event_day or ()
+        if start is None or end is None:
+            told = {"start": start, "end": end, "limit": limit, "reduce": reduce,
+                    "announced": announced}  # fmt: skip
+            more = next((name for name, one in told.items() if one is not None), None)
+            if more is not None:
+                raise UserError("needs start and end", field=more,
+                                hint="or leave it out: the event says that")  # fmt: skip
+            seen = site.signals.seen.named(event, time.time())
+            return await asyncio.to_thread(
+                lambda: site_delivery(site.store.projection, site.clock.epoch, asked_in(seen),
+                                      baseline, whose, days) | {"event": event_document(seen)}
+            )  # fmt: skip
+        if event is not None:
+            raise UserError("is either named or told", field="event", hint="without start, end")
         begin_s = _named(lambda: moment(start, zone=whose), "start")
         asked = DeliveryEvent(
             start_s=begin_s,
@@ -192,8 +215,8 @@ def _delivery_route(app: FastAPI) -> None:
             raise UserError("is still to come", field="start", hint="ask when the event is over")
         return await asyncio.to_thread(
             site_delivery, site.store.projection, site.clock.epoch, asked, baseline, whose,
-            event_day or (),
-        )  # fmt: skip
+            days,
+        ) | {"event": None}  # fmt: skip
 
 
 def _named(read: Callable[[], Answer], field: str) -> Answer:

@@ -188,6 +188,18 @@ class DeliveredQuarter(ApiShape):
     seen: float = told("the share of it that samples cover", 1.0)
 
 
+class SeenEventDocument(ApiShape):
+    """What was asked for from outside, as the service has seen it."""
+
+    id: str = told("the grid operator's, or when it began", "evt-7")
+    source: str = told("who asked for it", "openadr3+https://vtn.example/v3?program=7")
+    limit_w: float = told("so much at most", 6000.0)
+    start_s: float = told("Unix seconds", 1_795_284_000.0)
+    end_s: float = told("Unix seconds; now, where it goes on", 1_795_287_600.0)
+    announced_s: float = told("when the service first heard of it", 1_795_280_400.0)
+    cancelled: bool = told("true: it was taken back before its end", False)  # noqa: FBT003 - an example
+
+
 class DeliveryDocument(ApiShape):
     """What was delivered in an event, by what was drawn."""
 
@@ -204,6 +216,7 @@ class DeliveryDocument(ApiShape):
     unseen_s: float = told("time without a sample, which proves nothing", 0.0)
     worst_w: float = told("the most above the target", 900.0)
     slots: list[DeliveredQuarter] = told("quarter of an hour by quarter of an hour")
+    event: SeenEventDocument | None = told("null where start and end were named")
 
 
 class DeviceRow(ApiShape):
