@@ -23,6 +23,7 @@ LEAST = {
     "POST /dry-run": "user",
     "GET /jobs/{job_id}": "viewer",
     "GET /jobs/{job_id}/explain": "viewer",
+    "GET /jobs/{job_id}/swings": "viewer",
     "GET /jobs/{job_id}/logs": "viewer",
     "GET /jobs/{job_id}/sessions": "user",
     "PATCH /jobs/{job_id}": "user",
@@ -155,6 +156,7 @@ def test_a_role_may_what_it_may_and_no_more(guarded: Guarded, job: str, route: s
         allowed = (400, 404) if any(name in route for name in ABSENT) else (200, 201)
         allowed = (200, 400) if route == OF_LIVE_JOBS else allowed
         allowed = (400,) if route == "GET /power/delivery" else allowed  # of 1970 nothing is kept
+        allowed = (200, 400) if route.endswith("/swings") else allowed  # seen for too short a time
         assert reply.status in (allowed if may else (403,)), (role, reply.text)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wattherd.cli.options import check_folder
+from wattherd.cli.options import check_folder, server_option
 from wattherd.cli.output import printed, prints
 from wattherd.errors import UserError
 
@@ -22,9 +21,12 @@ FASTEST_S = 0.001
 
 @click.command("swings")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--job", metavar="ID", help="Of a running service, by its samples of each second.")
+@server_option
 @click.option("--meter", "uri", metavar="URI", help="Record from this meter first.")
-@click.option("--for", "length", default="60s", show_default=True, help="How long, from a meter.")
-@click.option("--every", default="0.1s", show_default=True, help="How often, from a meter.")
+@click.option("--for", "length", metavar="TIME",
+              help="How long, from a meter (60s) or from those of the job's devices.")  # fmt: skip
+@click.option("--every", metavar="TIME", help="How often, from meters; 0.1s if left out.")
 @click.option("--averaged", default="0s", show_default=True, metavar="TIME",
               help="What each sample is a mean over, as of power.draw on an H100: 1s.")  # fmt: skip
 @click.option("--ramp-up", metavar="POWER", help="Allowed rise each second.")
@@ -47,9 +49,11 @@ FASTEST_S = 0.001
 def swings(
     *,
     files: tuple[Path, ...],
+    job: str | None,
+    server: str | None,
     uri: str | None,
-    length: str,
-    every: str,
+    length: str | None,
+    every: str | None,
     averaged: str,
     ramp_up: str | None,
     ramp_down: str | None,
@@ -64,15 +68,21 @@ def swings(
 ) -> int:
     """Tell how far, how fast and at which frequencies draws swing.
 
-    FILES are logs of nvidia-smi (timestamp, power.draw) or tables of time_s and watts. Exits with 1
-    if a draw is beyond a limit that was given.
+    FILES are logs of nvidia-smi (timestamp, power.draw) or tables of time_s and watts. --job asks a
+    running service instead. Exits with 1 if a draw is beyond a limit that was given.
     """
     from wattherd.experiments.grid.swings import SwingLimits, report, storage_size
     from wattherd.units import seconds, watts
     from wattherd.workload.power_samples import read_samples
 
+    if job is not None:
+        if files or uri is not None or out is not None or jobs > 1:
+            raise UserError("is of a service: nothing else can be judged beside it", field="--job",
+                            hint="leave out recordings, --jobs and --out")  # fmt: skip
+        return _of_job(server, job, length, every, output)
     if not files and uri is None:
-        raise UserError("nothing to judge", field="FILES", hint="a recording, or --meter URI")
+        raise UserError("nothing to judge", field="FILES",
+                        hint="a recording, --meter URI or --job ID")  # fmt: skip
     if out is not None:
         check_folder(out)
 
@@ -91,7 +101,10 @@ def swings(
     averaged_s = seconds(averaged, field="--averaged")
     recordings = [one for path in files for one in read_samples(path, averaged_s)]
     if uri is not None:
-        length_s, every_s = _above_zero(length, "--for"), _above_zero(every, "--every")
+        length_s, every_s = (
+            _above_zero(length or "60s", "--for"),
+            _above_zero(every or "0.1s", "--every"),
+        )
         recordings.append(_recorded(uri, length_s, every_s, averaged_s))
     document, drawn = report(recordings, limits, jobs=jobs, drift=drift, seed=seed, storage=size)
     if out is not None:
@@ -113,34 +126,28 @@ def _above_zero(text: str, field: str) -> float:
 
 
 def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> DrawRecording:
-    """What a meter says, read at even times; what was read late is stamped as it was read.
-
-    Raises:
-        UserError: the meter does not answer for a tenth of the time, or at all.
-    """
-    import numpy as np
-
-    from wattherd.devices.meters.registry import open_meter
-    from wattherd.devices.wire.device_errors import DeviceError
+    """What a meter says, read at even times."""
+    from wattherd.devices.meters.recording import record
     from wattherd.estimate.swing import Samples
     from wattherd.workload.power_samples import DrawRecording
 
-    rows: list[tuple[float, float]] = []
-    missed, problem = 0, ""
-    with open_meter(uri) as meter:
-        began_s = due_s = time.monotonic()
-        while (now_s := time.monotonic()) < began_s + length_s:
-            try:
-                rows.append((now_s - began_s, meter.read().watts))
-            except DeviceError as error:
-                missed, problem = missed + 1, error.problem
-            due_s = max(due_s + every_s, time.monotonic())
-            time.sleep(max(min(due_s, began_s + length_s) - time.monotonic(), 0.0))
-    if not rows or missed > len(rows) / 9:
-        raise UserError(f"{missed} of {missed + len(rows)} readings failed: {problem}", where=uri)
-    table = np.array(rows)
-    samples = Samples(at_s=table[:, 0], watts=table[:, 1], averaged_s=averaged_s)
+    at_s, watts = record([uri], length_s, every_s)
+    samples = Samples(at_s=at_s, watts=watts, averaged_s=averaged_s)
     return DrawRecording(name=uri, parts=1, samples=samples)
+
+
+def _of_job(
+    server: str | None, job: str, length: str | None, every: str | None, output: str
+) -> int:
+    from wattherd.library.client import Client
+
+    query = {"for": length, "every": every}
+    asked = {name: value for name, value in query.items() if value is not None}
+    document = Client(server).get(f"jobs/{job}/swings", **asked)
+    if not printed(document, output):
+        _show(document)
+        click.echo(f"by {document['by']}, {document['stated']}")
+    return 0
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -165,7 +172,7 @@ def _show(document: dict[str, Any]) -> None:
                 f"{one['name']}: loses {one['lost_w']:,.0f} W on average, "
                 f"and is empty, full or too weak for {one['missed_s']:,.1f} s"
             )
-        for beyond in one["beyond"]:
+        for beyond in one.get("beyond", ()):
             unit = "W" if beyond["limit"] == "swing_w" else "W/s"
             click.echo(
                 f"{one['name']}: {beyond['limit'].removesuffix('_s').removesuffix('_w')} "

@@ -73,6 +73,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", f"{V1}/jobs/{{job_id}}"): Role.VIEWER,
     ("PATCH", f"{V1}/jobs/{{job_id}}"): Role.USER,
     ("GET", f"{V1}/jobs/{{job_id}}/explain"): Role.VIEWER,
+    ("GET", f"{V1}/jobs/{{job_id}}/swings"): Role.VIEWER,
     ("GET", f"{V1}/jobs/{{job_id}}/logs"): Role.VIEWER,
     ("GET", f"{V1}/jobs/{{job_id}}/sessions"): Role.USER,
     ("POST", f"{V1}/jobs/{{job_id}}/rerun"): Role.USER,

@@ -21,6 +21,7 @@ from wattherd.report.training_picture import RunLine, TrainingPicture, draw_trai
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView, job_document
 from wattherd.server.documents.explanation import explanation
+from wattherd.server.documents.job_swing import swing_of
 from wattherd.server.documents.privacy import seen_by
 from wattherd.server.documents.task_logs import TaskLog
 from wattherd.server.documents.training_reports import TrainingReportLine, training_reports
@@ -167,6 +168,8 @@ def _figure(key: str, plot: TrainingPicture, caption: str) -> TwoThemePicture:
 
 
 LOG_LINES = 200
+SWING_SAMPLES = 600
+"""Of the past that the page judges: ten minutes."""
 MOST_LOG_BYTES = 64_000
 POINTS = 240
 BOUND = 0.9
@@ -217,6 +220,7 @@ def _taken(look: SiteView, scene: PageSource, caller: Caller, job_id: str) -> An
     facts = {
         **_facts(document, record, curve),
         "estimated": look.stated == "model",
+        "swing": swing_of(samples[-SWING_SAMPLES:], job_id),
         "touches": caller.touches(past.spec),
         "opens": opens(caller, past),
         "going": record is not None,

@@ -37,6 +37,7 @@ from wattherd.server.api.schemas.jobs import (
     ExplanationDocument,
     JobDocument,
     JobsDocument,
+    JobSwingsDocument,
 )
 from wattherd.server.api.schemas.shape import Responses, answers
 from wattherd.server.auth.caller import Caller
@@ -46,6 +47,7 @@ from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.dry_run import dry_run
 from wattherd.server.documents.explanation import explanation, last_words
 from wattherd.server.documents.job_checks import check_edit, check_names, check_queue, was_done
+from wattherd.server.documents.job_swing import captured_document, sampled_document
 from wattherd.server.documents.privacy import (
     check_account,
     check_grace,
@@ -62,6 +64,7 @@ from wattherd.server.site.deferral import deferred
 from wattherd.server.site.listing import ListPage, job_list
 from wattherd.server.site.site import LiveSite
 from wattherd.store.projection import JobFilter
+from wattherd.units import seconds
 from wattherd.workload.counted_cpu import counted
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import JobEdit
@@ -90,12 +93,16 @@ TheJobFile = Annotated[
 ]
 TheEdit = Annotated[JobEdit, Body(examples=[{"priority": "high", "time": {"limit": "12h"}}])]
 
+LONGEST_CAPTURE_S, FASTEST_CAPTURE_S = 60.0, 0.02
+"""A capture keeps a thread, and asks the meters as often as is said."""
+
 
 def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
     _submission_routes(app)
     _edit_route(app)
     _look_routes(app)
+    _swing_route(app)
     _log_route(app)
 
     @app.post("/api/v1/jobs/{job_id}/{action}", responses=answers(JobDocument))
@@ -384,6 +391,53 @@ def _look_routes(app: FastAPI) -> None:
             log = TaskLog(site.config.state / "jobs", job_id, past.attempts, 0)
             told["log"] = await asyncio.to_thread(last_words, log)
         return told
+
+
+def _swing_route(app: FastAPI) -> None:
+    capturing = asyncio.Lock()
+
+    @app.get("/api/v1/jobs/{job_id}/swings", responses=answers(JobSwingsDocument))
+    async def swings(
+        site: TheSite, caller: TheCaller, job_id: JobId,
+        last: Annotated[str, Query(description="of the past, by samples of each second")] = "10min",
+        capture: Annotated[
+            str | None, Query(alias="for", description="read its devices' meters for so long")
+        ] = None,
+        every: Annotated[str, Query(description="how often, then")] = "0.1s",
+    ) -> dict[str, Any]:  # fmt: skip
+        """How unsteady its draw is: swing, ramps, the strongest frequency, what lies in which band.
+
+        What is faster than half of the samples' rate is unseen, not zero.
+        """
+        await the_job(site, caller, job_id)
+        if capture is None:
+            last_s = seconds(last, field="last")
+            return await look_up(
+                site,
+                lambda look: sampled_document(
+                    list(look.book.samples), job_id, last_s, len(_devices(look, job_id, site))
+                ),
+            )
+        length_s, every_s = seconds(capture, field="for"), seconds(every, field="every")
+        if not (LONGEST_CAPTURE_S >= length_s >= every_s >= FASTEST_CAPTURE_S):
+            raise UserError(f"{capture}, every {every}", field="for",
+                            hint="60s at most, every 0.02s at most")  # fmt: skip
+        numbers = await look_up(site, lambda look: _devices(look, job_id, site))
+        if not numbers:
+            raise UserError("does not run", where=job_id, field="for", hint="leave it out")
+        meters = [site.machine.devices[number].meter for number in numbers]
+        if capturing.locked():
+            raise UserError(
+                "another capture goes on", field="for", hint="ask again when it is over"
+            )
+        async with capturing:
+            return await asyncio.to_thread(captured_document, job_id, meters, length_s, every_s)
+
+
+def _devices(look: SiteView, job_id: str, site: LiveSite) -> tuple[int, ...]:
+    """Those that a job holds; none where it does not run."""
+    record = look.core.jobs.get(job_id)
+    return () if record is None else site.machine.numbers(record.allocations)
 
 
 async def _numbers(site: LiveSite, caller: Caller, name: str) -> tuple[int, int]:

@@ -277,6 +277,55 @@ class ExplanationDocument(ApiShape):
     )
 
 
+class SwingBandDocument(ApiShape):
+    """A band of frequencies of a draw; null where sampling hides it."""
+
+    low_hz: float = told("from", 0.1)
+    high_hz: float = told("to", 0.5)
+    seen_to_hz: float | None = told("as far as it is seen", 0.5)
+    rms_w: float | None = told("root of the variance in it", 41.0)
+    share: float | None = told("its part of all variance", 0.3)
+
+
+class SwingComponentDocument(ApiShape):
+    """The strongest oscillation of a draw."""
+
+    frequency_hz: float = told("its frequency", 0.12)
+    swing_w: float = told("from trough to crest", 320.0)
+    share: float = told("its part of all variance", 0.6)
+
+
+class DrawSwingDocument(ApiShape):
+    """How unsteady one draw is; ramps are means over `ramp_s`, swings the range within 10 s."""
+
+    name: str = told("of the job", "j-12")
+    parts: int = told("devices", 4)
+    length_s: float = told("what was looked at", 600.0)
+    samples: int = told("how many", 600)
+    rate_hz: float = told("of them", 1.0)
+    seen_up_to_hz: float = told("above that nothing is known", 0.5)
+    longest_gap_s: float = told("without a sample", 1.1)
+    mean_w: float = told("of the draw", 1420.0)
+    low_w: float = told("its first percentile", 980.0)
+    high_w: float = told("its 99th", 1610.0)
+    swing_w: float = told("in the median window", 310.0)
+    worst_swing_w: float = told("in the widest", 640.0)
+    ramp_s: float = told("span of ramps", 1.0)
+    ramp_up_w_s: float = told("steepest rise", 290.0)
+    ramp_down_w_s: float = told("steepest fall", 330.0)
+    strongest: SwingComponentDocument | None = told("null: none stands out")
+    bands: list[SwingBandDocument] = told("0.01 to 20 Hz")
+
+
+class JobSwingsDocument(ApiShape):
+    """How unsteady a job's draw is."""
+
+    schema_: Literal["wattherd.swings/1"] = version("wattherd.swings/1")
+    stated: str = told("measured, or from a model", "measured")
+    by: Literal["samples", "capture"] = told("samples of each second, or its meters", "samples")
+    recordings: list[DrawSwingDocument] = told("one, of the job")
+
+
 class ArrayExplanation(ApiShape):
     """Which task of an array is next, and why it waits."""
 
