@@ -43,6 +43,7 @@ def test_nothing_learned_is_no_number() -> None:
     [
         pytest.param({2: 5.0}, {2: 9.0}, 5.0, RateSource.LEARNED_JOB, id="its own first"),
         pytest.param({1: 5.0}, {2: 9.0}, 9.0, RateSource.LEARNED_KIND, id="then its kind's"),
+        pytest.param({1: 5.0}, {1: 10.0, 2: 16.0}, 8.0, RateSource.LEARNED_KIND, id="at its pace"),
         pytest.param({1: 4.0, 4: 16.0}, None, 8.0, RateSource.FITTED, id="on the line of two"),
         pytest.param({1: 4.0, 4: 4.0}, None, 4.0, RateSource.FITTED, id="no width helps"),
     ],

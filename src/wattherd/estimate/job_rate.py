@@ -262,7 +262,8 @@ class JobRates:
     def steps_per_s(self, spec: JobSpec, gpu_model: str, gpus: int) -> JobRate | None:
         """Steps a second on `gpus` GPUs of a model, without a cap; None if nothing was learned.
 
-        What the job did at this width, else what its kind did. A width that neither ran at lies on
+        What the job did at this width, else what its kind did, times by how much the job is faster
+        where both ran. A width that neither ran at lies on
         T(w) = a + b / w through those that were run; through a single one with the share `a` of a
         prior (`SERIAL_SHARE`). From a model on which neither ran it is the catalogue's ratio away.
         """
@@ -275,6 +276,10 @@ class JobRates:
         of_kind = kind.by_width(kind_name, gpu_model, batch)
         if gpus in of_job:
             return JobRate(of_job[gpus], RateSource.LEARNED_JOB)
+        # A job may be faster or slower than its kind: how a kind scales is told of it all the same.
+        shared = sorted(of_job[width] / of_kind[width] for width in of_job if width in of_kind)
+        level = shared[len(shared) // 2] if shared else 1.0
+        of_kind = {width: level * per_s for width, per_s in of_kind.items()}
         if gpus in of_kind:
             return JobRate(of_kind[gpus], RateSource.LEARNED_KIND)
         known = {**of_kind, **of_job}

@@ -19,11 +19,13 @@ from wattherd.experiments.schedule.scheduler_context import (
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.policy.schedule.aiturbo import AITurbo
 from wattherd.policy.schedule.live_forecast import LiveForecast
+from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
 from wattherd.spelling import hint_for
 
 LEARNING: Mapping[str, SchedulerOf] = {
     "aiturbo": plain(lambda _: AITurbo(foresight=LiveForecast())),
     "aiturbo-told": plain(lambda _: AITurbo(foresight=LiveForecast(), sizes_all=False)),
+    "optimus": plain(lambda _: OptimusEstimated(foresight=LiveForecast())),
 }
 """Those that act on what the service has learned of its jobs."""
 

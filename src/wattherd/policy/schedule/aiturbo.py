@@ -39,13 +39,12 @@ import numpy as np
 
 from wattherd.estimate.speed import JobShape, asked_shape, shape_of
 from wattherd.model.reason import Reason, ReasonCode, StopReason
-from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.eligibility import able_nodes, common_mask
+from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.schedule.aiturbo_swaps import JobInSizing, ShapeTable, settle, spread, swap
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.policy.schedule.node_choice import consolidated, shares_of
 from wattherd.policy.schedule.resize import ShapeDevices, cost_of, has_shape
-from wattherd.policy.schedule.speed_forecast import SpeedForecast
+from wattherd.policy.schedule.shape_changes import place_shape, start_narrower
+from wattherd.policy.schedule.speed_forecast import SpeedForecast, resized_words, tempo_of
 
 THRESHOLDS = (30.0, 180.0)
 ADAPT_S = 240.0
@@ -60,9 +59,6 @@ FIRST_LEVEL = 9000.0
 FIRST_LEVEL_S = 300.0
 """The same in time, among real jobs: of whatever a job there asks for in the median."""
 YOUNG_S = 1800.0
-PUBLISHED_RESTART_S = 60.0
-LEAST_TEMPO, MOST_TEMPO = 1 / 30, 1.0
-"""Of all times among real jobs, over the published ones."""
 OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
 MOST_TRIES = 5
 """So often a plan is made without what the guard refused, then no job is resized."""
@@ -97,7 +93,7 @@ class AITurbo:
         memory: _Memory = view.memory.setdefault("aiturbo", _Memory())
         jobs, whole = view.live(), _whole(view)
         kappa = KAPPA_OF_RATIO * whole.cores / max(whole.gpus, 1)
-        tempo = self._tempo(view, jobs)
+        tempo = tempo_of(self.foresight, view, jobs)
         turned = self._note(view, memory, jobs, kappa)
         due = turned or view.now_s >= memory.adapted_s + tempo * self.adapt_s
         if view.woke and not due:
@@ -158,20 +154,9 @@ class AITurbo:
         one = sized.get(job.id)
         if one is None:
             return f"resized from {ran.gpus} GPUs"
-        before_s, after_s = one.time_s(ran), one.time_s(one.shape)
-        return (
-            f"resized from {ran.gpus} to {one.shape.gpus} GPUs: {before_s:,.0f} s to go before, "
-            f"{after_s:,.0f} s after, of which {one.pause_s:,.1f} s for the restart "
-            f"({self.foresight.sources(view, job, one.shape)})"
-        )
-
-    def _tempo(self, view: View, jobs: Sequence[JobView]) -> float:
-        """How long a restart takes here, over the published minute."""
-        if not self.foresight.learns or not jobs:
-            return 1.0
-        known = sorted(self._pause_s(view, job) for job in jobs)
-        tempo = known[len(known) // 2] / PUBLISHED_RESTART_S
-        return min(max(tempo, LEAST_TEMPO), MOST_TEMPO)
+        sources = self.foresight.sources(view, job, one.shape)
+        times_s = one.time_s(ran), one.time_s(one.shape)
+        return resized_words(ran, one.shape, times_s, one.pause_s, sources)
 
     def _pause_s(self, view: View, job: JobView) -> float:
         pause_s = self.foresight.pause_s(view, job)
@@ -368,16 +353,16 @@ def _carry_out(
     for job in [*admitted, *(job for job in order if job.id not in chosen)]:
         if job.wanted:
             continue
-        shares = _place(room, view, draft, job, memory.shapes[job.id])
+        shares = place_shape(room, view, draft, job, memory.shapes[job.id])
         if shares is None and job.id in before:
             memory.shapes[job.id] = before[job.id]
-            shares = _place(room, view, draft, job, before[job.id])
+            shares = place_shape(room, view, draft, job, before[job.id])
         refusal = None if shares is None else draft.start(job, shares)
         if shares is None or refusal is not None:
             if refusal is not None:
                 room = GangRoom.of(draft)
                 short |= refusal.code in OF_WATTS
-            if why is not None and job.id not in before and _start_narrower(room, view, draft, job):
+            if why is not None and job.id not in before and start_narrower(room, view, draft, job):
                 memory.shapes[job.id] = shape_of(job.spec, job.wanted)
                 continue
         else:
@@ -415,47 +400,6 @@ def _stop_moved(
             continue
         stops = True
     return before, stops
-
-
-def _start_narrower(room: GangRoom, view: View, draft: Draft, job: JobView) -> bool:
-    """Start a job at the largest width below the one that was tried at which it may; if at any."""
-    if not has_shape(job.spec):
-        return False
-    shape = asked_shape(job.spec)
-    each = shape.gpus // shape.workers
-    for workers in range(job.spec.most_width, job.spec.least_width - 1, -1):
-        narrower = replace(shape, workers=workers, gpus=workers * each)
-        shares = _place(room, view, draft, job, narrower)
-        if shares is None:
-            continue
-        if draft.start(job, shares) is None:
-            return True
-        room.give_back(shares)
-    return False
-
-
-def _place(
-    room: GangRoom, view: View, draft: Draft, job: JobView, shape: JobShape
-) -> list[Share] | None:
-    """On one GPU model if any has room, those on which the job is fastest first.
-
-    A job without a shape is placed as it was asked for, on as few nodes as can be.
-    """
-    spec, nodes, rates = job.spec, view.nodes(), view.rates
-    if not has_shape(spec):
-        whole, mask = view.gpus_per_node(), common_mask(view, spec)
-        return shares_of(job, draft, consolidated, whole, None, mask)
-    able = tuple(able_nodes(view, spec, role) for role in range(len(spec.roles)))
-    masks = able if any(mask is not None for mask in able) else ()
-    models = list(dict.fromkeys(node.gpu_model for node in nodes if node.gpu_count))
-    if shape.gpus and len(models) > 1:
-        for model in sorted(models, key=lambda one: (-rates.rate(spec, one).per_s, one)):
-            of_model = np.array([node.gpu_model == model for node in nodes])
-            first = of_model if able[0] is None else able[0] & of_model
-            found = room.place(shape, (first, *able[1:]))
-            if found is not None:
-                return found
-    return room.place(shape, masks)
 
 
 def _waits(shape: JobShape, room: GangRoom, now_s: float) -> Reason:

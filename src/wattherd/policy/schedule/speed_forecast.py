@@ -7,12 +7,13 @@ does. All it remembers lies in the planner's memory, so that replaying the event
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge, CurveLook, Point, look, thinned
+from wattherd.estimate.job_rate import RateSource
 from wattherd.estimate.speed import JobShape, PsBelief
 from wattherd.policy.contract import JobView, View
 
@@ -23,6 +24,11 @@ BLIND_EPOCHS = 20
 code of Optimus, estimator.est_epoch)."""
 OVERDUE = 0.1
 """A job that has outlived its forecast is taken to need this share of its steps again."""
+
+
+PUBLISHED_RESTART_S = 60.0
+LEAST_TEMPO, MOST_TEMPO = 1 / 30, 1.0
+"""Of all times among real jobs, over the published ones."""
 
 
 class SpeedForecast(Protocol):
@@ -60,6 +66,27 @@ class SpeedForecast(Protocol):
     def forget(self, live: Mapping[str, JobView], memory: dict[str, Any]) -> None:
         """Drop what was noted of jobs that are gone."""
         ...
+
+
+def tempo_of(forecast: SpeedForecast, view: View, jobs: Sequence[JobView]) -> float:
+    """How long restarts of real jobs take, over the published minute: so much faster all goes."""
+    if not forecast.learns:
+        return 1.0
+    told = [view.restart_time(job) for job in jobs]
+    known = sorted(one.seconds for one in told if one.source is not RateSource.PRIOR)
+    if not known:
+        return 1.0
+    return min(max(known[len(known) // 2] / PUBLISHED_RESTART_S, LEAST_TEMPO), MOST_TEMPO)
+
+
+def resized_words(
+    before: JobShape, after: JobShape, times_s: tuple[float, float], pause_s: float, sources: str
+) -> str:
+    """`resized from 4 to 1 GPUs: ...`; `times_s` are to go before and after, restart included."""
+    return (
+        f"resized from {before.gpus} to {after.gpus} GPUs: {times_s[0]:,.0f} s to go before, "
+        f"{times_s[1]:,.0f} s after, of which {pause_s:,.1f} s for the restart ({sources})"
+    )
 
 
 @dataclass(slots=True)
