@@ -318,3 +318,35 @@ def test_a_reduction_may_decide_instead(run: RunDir) -> None:
 
 def test_without_a_process_group_the_reduction_is_ones_own_wish() -> None:
     assert [any_rank(True), any_rank(False)] == [True, False]
+
+
+# --- when to save --------------------------------------------------------------------------------
+
+
+def saves(phase: str, every_s: float, began_s: float, lasts_s: int) -> list[float]:
+    job = current({"WATTHERD_CHECKPOINT_PHASE": phase})
+    times = [began_s + second for second in range(lasts_s)]
+    return [now_s for now_s in times if job.checkpoint_due(every_s, now_s=now_s)]
+
+
+def test_a_job_saves_once_a_period_in_its_own_window() -> None:
+    assert saves("0.25", 100.0, 1_000.0, 300) == [1025.0, 1125.0, 1225.0]
+    assert saves("0.25", 100.0, 1_060.0, 240) == [1125.0, 1225.0]  # whenever it began
+
+
+def test_a_job_that_just_began_and_one_whose_clock_was_put_back_do_not_save_at_once() -> None:
+    job = current({"WATTHERD_CHECKPOINT_PHASE": "0.5"})
+    assert not job.checkpoint_due(100.0, now_s=1050.0)
+    assert job.checkpoint_due(100.0, now_s=1150.0)
+    assert not job.checkpoint_due(100.0, now_s=900.0)
+    assert job.checkpoint_due(100.0, now_s=960.0)
+
+
+@pytest.mark.parametrize("phase", ["", "x", "nan", "-0.1", "1.5"])
+def test_a_phase_that_makes_no_sense_is_none(phase: str) -> None:
+    assert saves(phase, 100.0, 1_010.0, 200) == [1100.0, 1200.0]
+
+
+def test_no_period_is_no_period() -> None:
+    with pytest.raises(ValueError, match="no period"):
+        current({}).checkpoint_due(0.0)

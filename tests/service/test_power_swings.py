@@ -49,6 +49,11 @@ def test_spreading_jobs_takes_most_of_the_swing_away(
     assert spread["mean_wait_s"] == pytest.approx(9.0, abs=0.6)
     page = (tmp_path / "page" / "report.html").read_text()
     assert "10 spread" in page
+    plot = (tmp_path / "page" / "plots" / "swing-and-ramp.svg").read_text()
+    assert "10 together" in plot
+    assert "10 spread" in plot
+    assert page.count("starts wait 9 s, once") == 2  # below the plot, and in the table
+    assert "10 together: costs no job time" in page
     assert (tmp_path / "page" / "plots" / "spectrum.svg").stat().st_size > 1_000
 
 

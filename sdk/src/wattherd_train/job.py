@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -61,6 +62,9 @@ class Job:
         """Kept from attempt to attempt; `./checkpoint` without wattherd."""
         self.step_done: float = 0
         """The latest step that was told."""
+        self.checkpoint_phase = _phase(environ)
+        """Where in each period it is to save, 0 to 1."""
+        self._window: int | None = None
         self._run_dir = _path(environ, protocol.RUN_DIR)
         self._trouble = Trouble()
         self._control = Control(
@@ -160,6 +164,25 @@ class Job:
         """Others than those of the whole job: of one rank, say, in a folder named `part`."""
         return Checkpoints(self.checkpoint_dir / part, keep=keep, trouble=self._trouble)
 
+    def checkpoint_due(self, every_s: float, *, now_s: float | None = None) -> bool:
+        """Whether to save again: true once in every `every_s` seconds, in this job's own window.
+
+        Windows are cut by the clock (`now_s`, Unix time) and the job's phase, not by when it began:
+        jobs with equal periods save one after the other, however they started. A rank goes by its
+        own clock: where all ranks save together, the first one asks and tells the others.
+
+        Raises:
+            ValueError: a period that is not above zero.
+        """
+        if not every_s > 0:
+            raise ValueError(f"no period: {every_s!r} s")
+        at_s = time.time() if now_s is None else now_s
+        window = math.floor(at_s / every_s - self.checkpoint_phase)
+        due = self._window is not None and window > self._window
+        # A clock that is put back begins anew, and saves no second time for the same window.
+        self._window = window
+        return due
+
     def batches(self, global_batch: int, micro_batch: int | None = None) -> BatchPlan:
         """A plan to train on `global_batch` a step, `micro_batch` at once or fewer where wanted.
 
@@ -218,6 +241,14 @@ def current(environ: Mapping[str, str] | None = None) -> Job:
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:
     return Path(environ[name]) if environ.get(name) else None
+
+
+def _phase(environ: Mapping[str, str]) -> float:
+    try:
+        phase = float(environ[protocol.CHECKPOINT_PHASE])
+    except (KeyError, ValueError):
+        return 0.0
+    return phase if 0 <= phase < 1 else 0.0
 
 
 def _attempt(environ: Mapping[str, str]) -> int:

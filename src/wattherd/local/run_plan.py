@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.workload.counted_cpu import COUNTED
 
 PASSWD = Path("/etc/passwd")
+GOLDEN = (5**0.5 - 1) / 2
 LOG_BYTES = 50 << 20
 TRAINER = "KUBEFLOW_TRAINER_SERVER_"
 """Under such names Kubeflow's trainers (Transformers among them) expect where to report to."""
@@ -211,11 +213,22 @@ def _environment(run: RunOrder, folders: Folders) -> dict[str, str]:
         "WATTHERD_DEVICES": str(gpus),
         "WATTHERD_RUN_DIR": str(folders.run),
         "WATTHERD_CHECKPOINT_DIR": _checkpoint(run, folders),
+        "WATTHERD_CHECKPOINT_PHASE": f"{checkpoint_phase(run.spec.id):.4f}",
         "WATTHERD_INPUTS": str(folders.inputs),
         "WATTHERD_OUTPUTS": str(folders.outputs),
         "WATTHERD_CONTROL": str(folders.run / run_dir.CONTROL),
         "WATTHERD_PROGRESS": str(folders.run / run_dir.PROGRESS),
     }
+
+
+# Jobs that save at the same time make a site swing. Multiples of the golden ratio are spread over a
+# period as evenly as anything that nobody has to keep count of, however many of the jobs go on at
+# once (three-distance theorem).
+def checkpoint_phase(job_id: str) -> float:
+    """Where in each period of its checkpoints a job is to save, 0 to below 1, by its number."""
+    numbers = re.findall(r"\d+", job_id)
+    weighed = sum(int(one) * weight for one, weight in zip(numbers[-2:], (1, 7), strict=False))
+    return int(weighed * GOLDEN % 1.0 * 1e4) / 1e4
 
 
 def _of_array(run: RunOrder) -> dict[str, str]:

@@ -27,13 +27,50 @@ def write_swings(
     """Write `report.html`, `results.json`, `results.csv` and `plots/*.svg`; returns the page."""
     out.mkdir(parents=True, exist_ok=True)
     drawn = drawn[:MOST_LINES]
-    charts = {chart.key: chart for chart in (_over_time(drawn), _by_frequency(drawn))}
+    found = [_over_time(drawn), _by_frequency(drawn)]
+    if any("mean_wait_s" in row for row in document["recordings"]):
+        found.insert(0, _swing_and_ramp(document["recordings"][:MOST_LINES]))
+    charts = {chart.key: chart for chart in found}
     write_plots(charts, len(drawn), out / "plots", ["svg"])
     (out / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     _write_csv(document["recordings"], out / "results.csv")
     page = out / "report.html"
     page.write_text(_page(document, list(charts.values()), len(drawn)), encoding="utf-8")
     return page
+
+
+def job_time_cost(row: Mapping[str, Any]) -> str:
+    """What a way to run jobs costs in their time, in words; empty of a recording itself."""
+    if "mean_wait_s" not in row:
+        return ""
+    if row["slowed"] > 0:
+        return f"work takes {row['slowed']:.0%} longer"
+    if row["mean_wait_s"] > 0:
+        return f"starts wait {row['mean_wait_s']:.0f} s, once"
+    return "costs no job time"
+
+
+def _swing_and_ramp(rows: Sequence[Mapping[str, Any]]) -> Chart:
+    """A box for each way to run the jobs: as high as the worst swing, as wide as the worst ramp."""
+    series = []
+    for number, row in enumerate(rows):
+        if "mean_wait_s" not in row:
+            continue
+        ramp_kw_s = max(row["ramp_up_w_s"], row["ramp_down_w_s"]) / 1e3
+        swing_kw = row["worst_swing_w"] / 1e3
+        series.append(
+            Series(
+                name=row["name"], number=number,
+                x=[0.0, ramp_kw_s, ramp_kw_s], y=[swing_kw, swing_kw, 0.0],
+            )
+        )  # fmt: skip
+    costs = [f"{row['name']}: {job_time_cost(row)}" for row in rows if "mean_wait_s" in row]
+    caption = (
+        "A box is as high as the worst swing within 10 s and as wide as the steepest ramp, up or"
+        f" down: the smaller, the calmer for the grid. In job time: {'; '.join(costs)}."
+    )
+    return _chart("swing-and-ramp", "Swing and ramp", "steepest ramp (kW/s)", "worst swing (kW)",
+                  series, caption)  # fmt: skip
 
 
 def _over_time(drawn: Sequence[tuple[str, Samples]]) -> Chart:
@@ -107,6 +144,6 @@ def _page(document: Mapping[str, Any], charts: Sequence[Chart], series: int) -> 
     return rendered(
         "swings.html.j2",
         series,
-        rows=document["recordings"],
+        rows=[{**row, "cost": job_time_cost(row)} for row in document["recordings"]],
         figures=[figure(chart, f"s{at}") for at, chart in enumerate(charts)],
     )
