@@ -24,13 +24,15 @@ class Work:
     gives_w: Mapping[str, float] = field(default_factory=dict)
     begun: bool = False
     """Whether it was told to go before, and did not yet: it goes before any other."""
+    runs: bool = True
+    """Else it is planned to start, when what others hold is free."""
 
     @property
-    def matters(self) -> tuple[bool, int, bool, tuple[int, ...], tuple[int, ...]]:
-        """The larger, the more: priority, then bare pods, then age, then the earlier name."""
+    def matters(self) -> tuple[bool, bool, int, bool, tuple[int, ...], tuple[int, ...]]:
+        """The larger, the more: who runs, priority, bare pods, then age, then the earlier name."""
         young = tuple(-ord(char) for char in self.newest)
         name = tuple(-ord(char) for char in self.name)
-        return not self.begun, self.priority, self.bare, young, name
+        return not self.begun, self.runs, self.priority, self.bare, young, name
 
 
 def who_must_stop(over_w: Mapping[str, float], works: Sequence[Work]) -> set[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Self
 
 import pytest
@@ -136,6 +137,19 @@ class Seen:
         chosen = who_must_stop(over, [self._work(one, pods) for one, pods in named.items()])
         return {name for one in chosen for name in named[one]}
 
+    def and_of(self, since: dict[str, Object], told: AbstractSet[str]) -> Iterator[Seen]:
+        """This, with some of those who came `since`, and as they came: those that were `told` to go
+        at least, as they must have been there.
+
+        Two budgets that change in one instant are two writes: who starts between them is there when
+        the second one is heard. Nobody can see from outside who that was.
+        """
+        sure, others = sorted(since.keys() & told), sorted(since.keys() - told)
+        for many in range(len(others) + 1):
+            for some in combinations(others, many):
+                came = {name: _as_it_came(since[name]) for name in (*sure, *some)}
+                yield Seen(self.pods | came, self.rack_of, self.since)
+
     def ages(self) -> dict[str, str]:
         """Of those on nodes, when their work came as far as it is told."""
         return {
@@ -162,6 +176,11 @@ def _conditions(one: Object) -> set[tuple[str, str]]:
 
 def _is_going(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
+
+
+def _as_it_came(pod: Object) -> Object:
+    about = {key: told for key, told in pod["metadata"].items() if key != "deletionTimestamp"}
+    return {**pod, "metadata": about}
 
 
 def _owner(pod: Object) -> str:
@@ -348,22 +367,34 @@ class Cluster:
         answer = before.must_stop(wanted_w)
         self.set(wanted)
         self.cuts += bool(answer)
-        # Two budgets that change together are two writes: who is bound between them may have to go.
-        told = lambda: (self.seen().going - before.going) & before.bound.keys()  # noqa: E731
-        deadline, stopped, since_s = time.monotonic() + LONG_S, told(), time.monotonic()
-        while time.monotonic() < deadline:
-            right = before.must_stop(wanted_w, stopped)
+
+        def look() -> tuple[set[str], set[str]]:
+            """Who was told to go, and who had to."""
+            now = self.seen()
+            told = now.going - before.going
+            since = {name: pod for name, pod in now.bound.items() if name not in before.bound}
+            if len(wanted) == 1:
+                told, since = told & before.bound.keys(), {}
+            right = set[str]()
+            for seen in before.and_of(since, told):
+                right = seen.must_stop(wanted_w, told)
+                if right == told:
+                    break
+            return told, right
+
+        (stopped, right), since_s = look(), time.monotonic()
+        deadline = since_s + LONG_S
+        while stopped != right and time.monotonic() < deadline:
             # Much later others are passed over, and what went wrong cannot be told apart.
-            wrong = stopped - right and time.monotonic() - since_s > TOLD_WITHIN_S
-            if stopped == right or wrong:
+            if stopped - right and time.monotonic() - since_s > TOLD_WITHIN_S:
                 break
             time.sleep(0.05)
-            if (now := told()) != stopped:
+            now, right = look()
+            if now != stopped:
                 stopped, since_s = now, time.monotonic()
         self.arrive(self.draws.randint(0, 1))
         time.sleep(1.0)
-        stopped = told()
-        right = before.must_stop(wanted_w, stopped)
+        stopped, right = look()
         since = self.seen().bound.keys() - before.bound.keys()
         told_of = (stopped, right, answer, self.budgets_w, before.ages(), before.going, since)
         promise(stopped == right, told_of)

@@ -11,6 +11,7 @@ from cut_oracle import Work, who_must_stop
 from effort import times
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.model.cluster import ClusterSpec, NodeSpec
@@ -128,4 +129,5 @@ def _work(job: JobRecord, core: Core) -> Work:
         newest=f"{job.number:04d}",
         bare=job.id.startswith("bare"),
         gives_w=gives_w,
+        runs=job.state in (State.RUNNING, State.STARTING),
     )

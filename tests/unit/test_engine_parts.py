@@ -6,19 +6,21 @@ import pytest
 
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.cycle import WAKE
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.plan import shed
-from wattherd.engine.jobs.lifecycle import State
+from wattherd.engine.jobs.lifecycle import State, Trigger
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.event import JobSubmitted
+from wattherd.model.command import StartJob, StopJob, WakeAt
+from wattherd.model.event import BudgetChanged, JobSubmitted, Woke
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
-from wattherd.policy.contract import Share
+from wattherd.policy.contract import Draft, Share, View
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.policy.schedule.drf import Drf
 
@@ -82,6 +84,47 @@ def test_who_need_not_go_stays_but_in_old_journals(spares: bool, gone: list[str]
     config = CoreConfig(cluster=NODES, planner=Drf(), spares=spares)
     assert [job.id for job in shed(draft, jobs, watts, 0.0, config)] == gone
     assert set(draft.stops) == set(gone)
+
+
+@pytest.mark.parametrize(("plans_first", "gone"), [(True, "planned"), (False, "runs")])
+def test_nobody_who_runs_stops_for_one_that_is_still_to_start(plans_first: bool, gone: str) -> None:
+    """Though that one is older: it waits for devices of one that goes, and has nothing to lose."""
+    watts = flat(10_000.0)
+    jobs = [a_job("planned", 0, priority=1), a_job("runs", 1)]
+    draft = a_draft(watts, *jobs)
+    for node, job in enumerate(jobs):
+        assert draft.start(job, [Share(node, 1)]) is None
+    jobs[1].apply(Trigger.START, 0.0, "")
+    watts.set_budget(8 * IDLE_W + FLOOR_W - IDLE_W, jobs)
+    config = CoreConfig(cluster=NODES, planner=Drf(), plans_first=plans_first)
+    assert [job.id for job in shed(draft, jobs, watts, 0.0, config)] == [gone]
+
+
+def test_what_was_found_at_work_is_booked_beyond_a_budget_and_then_the_newest_stops() -> None:
+    """It draws, whatever a budget says; who waits starts on none of its watts."""
+    there, at_work = {"found"}, [Share(0, 1, gpus=(2, 3))]
+
+    class Seats(Drf):
+        def plan(self, view: View, draft: Draft) -> None:
+            for job in view.entered():
+                if job.id in there:
+                    assert draft.start(job, at_work) is None
+            if not any(job.id == "found" for job in view.live()):
+                super().plan(view, draft)
+
+    config = CoreConfig(cluster=NODES, planner=Seats(), round_s=0.0, is_there=there.__contains__)
+    core = Core(config)
+    core.handle(BudgetChanged(at_s=0.0, budget_w=8 * IDLE_W + 2 * (FLOOR_W - IDLE_W)))
+    for name, gpus in (("runs", 1), ("found", 2)):
+        role = TaskRole(gpu_count=gpus)
+        core.handle(JobSubmitted(at_s=0.0, job=JobSpec(id=name, submit_s=0.0, roles=(role,))))
+        commands = core.handle(Woke(at_s=0.0, key=WAKE))
+        assert [one.job_id for one in commands if isinstance(one, StartJob)] == [name]
+        assert core.jobs[name].state is State.STARTING
+        there.discard(name)
+    assert any(isinstance(one, WakeAt) and one.at_s == 0.0 for one in commands)
+    stops = [one for one in core.handle(Woke(at_s=0.0, key=WAKE)) if isinstance(one, StopJob)]
+    assert [one.job_id for one in stops] == ["found"]
 
 
 def test_a_refused_resize_leaves_no_watts_for_another_job() -> None:

@@ -43,6 +43,7 @@ FULL = {
     "steps": 1000,
     "weight": 2.5,
     "batch_size": 64,
+    "target_loss": 0.25,
     "micro_batches": [8, 16],
     "labels": {"team": "vision", "stage": "2"},
 }

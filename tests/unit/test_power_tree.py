@@ -11,11 +11,12 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.power.feeds import PPM, Feeds
 from wattherd.errors import UserError
-from wattherd.experiments.schedule.power_tree import power_tree
+from wattherd.experiments.schedule.power_tree import budget_events, power_tree
+from wattherd.model.cap_rules import OFF
 from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, CapApplied, Event, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.power_tree import PowerTree, TreeDomain
+from wattherd.model.power_tree import BudgetStep, PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode, StopReason
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers
@@ -242,6 +243,26 @@ def test_the_site_budget_and_the_roots_own_hold_both() -> None:
     assert desk.caps() == {"one": 65.0}
     desk.tell(BudgetChanged(at_s=2.0, budget_w=None))
     assert desk.caps() == {"one": 70.0}
+
+
+def test_what_one_budget_gives_and_another_takes_in_one_instant_starts_nobody() -> None:
+    """The site rises and a rack is cut: heard the other way round, a job would start and stop."""
+    racks = (
+        TreeDomain(
+            name="rack-a",
+            parent="site",
+            steps=(BudgetStep(at_s=0.0, budget_w=1000.0), BudgetStep(at_s=3600.0, budget_w=200.0)),
+        ),
+        TreeDomain(
+            name="rack-b",
+            parent="site",
+            steps=(BudgetStep(at_s=0.0, budget_w=1000.0), BudgetStep(at_s=3600.0, budget_w=2000.0)),
+        ),
+    )
+    tree = PowerTree((TreeDomain(name="site"), *racks))
+    site: list[tuple[float, float | None]] = [(0.0, 500.0), (3600.0, 900.0), (7200.0, None)]
+    events = [(one.at_s, one.domain) for one in budget_events(site, tree, OFF)]
+    assert events[3:] == [(3600.0, "rack-a"), (3600.0, ""), (3600.0, "rack-b"), (7200.0, "")]
 
 
 def test_a_budget_of_a_domain_that_nobody_knows_changes_nothing() -> None:

@@ -36,3 +36,8 @@ def device_of_rank(
     """
     devices = [(one.node, gpu) for one in allocations for gpu in one.gpus]
     return devices[rank] if len(devices) == ranks and 0 <= rank < ranks else None
+
+
+def uses_device(allocations: Sequence[Allocation], device: tuple[int, int]) -> bool:
+    """Whether any of them has the GPU that is named by its node and its number there."""
+    return any(one.node == device[0] and device[1] in one.gpus for one in allocations)

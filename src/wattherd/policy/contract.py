@@ -72,6 +72,11 @@ class JobView(Protocol):
         ...
 
     @property
+    def active(self) -> bool:
+        """Whether it holds devices, as one that was told to stop does until it is gone."""
+        ...
+
+    @property
     def progress(self) -> float:
         """What it reported last, in its own unit."""
         ...

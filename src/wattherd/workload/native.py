@@ -201,6 +201,7 @@ FIELDS: Mapping[str, FieldKind] = {
     "batch_size": FieldKind.WHOLE,
     "micro_batches": FieldKind.WHOLES,
     "energy_budget_j": FieldKind.NUMBER,
+    "target_loss": FieldKind.NUMBER,
     "array": FieldKind.NAME,
     "array_index": FieldKind.WHOLE,
     "array_count": FieldKind.WHOLE,

@@ -25,8 +25,8 @@ RULES = 3
 replayed by it; 0 stands for those that have none. From 1 on, jobs that no budget lets run are set
 aside; from 2 on, a budget that is cut stops as few jobs as will do, and a device of a job across
 GPU models counts at no more than its own model draws; from 3 on, `hived` gives stated queues
-the cells that they are promised, and a cap of which two orders were read back once is asked for
-again."""
+the cells that they are promised, a cap of which two orders were read back once is asked for again,
+and plans that have not begun give way before jobs that run."""
 Requeue = Callable[[Any], tuple[Planner, Quota | None]]
 """Planner and quota for a tree of queues, which comes as plain data."""
 
@@ -41,7 +41,8 @@ class CoreConfig:
     the queues of the site change; None where the policy has no queues. With `narrow`, a budget that
     is cut below the least needs of what runs takes tasks from elastic jobs before it stops any; not
     for planners that keep a book of their own of who has which device. With `spares` it stops none
-    that need not go; without, all whose turn came before the rest fitted. With `sets_aside`,
+    that need not go; without, all whose turn came before the rest fitted. With `plans_first` it
+    takes back plans that have not begun before it stops anybody who runs. With `sets_aside`,
     planners do not see jobs that no budget in sight lets run; without, they wait for them as those
     did whose decisions were written down before there was such a rule. With `own_tops` a device of
     a job across GPU models counts at no more than its model draws; without, at the job's cap.
@@ -52,7 +53,9 @@ class CoreConfig:
     beyond what the core knows itself; None: on all.
     `returns` says of a job, by its id, whether it can go on after a stop; None: all can. `came_s`
     says when it came by the clock of the world it came to, where the order in which the core heard
-    of jobs is not that of their coming; None: it is.
+    of jobs is not that of their coming; None: it is. `is_there` says of a job that was not started
+    here whether it was found at work: what it has and draws is a fact, which no budget or quota
+    can refuse. It is started as found, and then stopped like any other where that is too much.
     """
 
     cluster: ClusterSpec
@@ -71,8 +74,10 @@ class CoreConfig:
     requeue: Requeue | None = None
     sets_aside: bool = True
     spares: bool = True
+    plans_first: bool = True
     own_tops: bool = True
     asks_again: bool = True
     eligible: Eligibility | None = None
     returns: Callable[[str], bool] | None = None
     came_s: Callable[[str], float] | None = None
+    is_there: Callable[[str], bool] = frozenset[str]().__contains__

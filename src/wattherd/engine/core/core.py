@@ -56,8 +56,8 @@ in which order they are asked, and nothing else does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import filterfalse
 from typing import Any
 
 from wattherd.engine.cluster.capacity import Book
@@ -81,7 +81,7 @@ from wattherd.engine.jobs.record import JobRecord, StoryLine
 from wattherd.engine.power.energy_budget import SAME_S, EnergyAccount, moved
 from wattherd.engine.power.reasons import too_steep
 from wattherd.errors import Bug, UserError
-from wattherd.model.allocation import Allocation, device_of_rank
+from wattherd.model.allocation import Allocation, device_of_rank, uses_device
 from wattherd.model.command import Command, RejectJob, start_job, wake_at
 from wattherd.model.event import (
     ArrayLimited,
@@ -131,7 +131,7 @@ JOULES = "joules"
 """Kind of wake-ups at which a run has spent its joules."""
 _PROGRESS = frozenset({JobStarted, JobProgressed, JobMeasured, JobDrew, BatchApplied, JobEntered})
 """Events that free neither devices nor watts."""
-_GENTLE = ("sets_aside", "spares", "rules", "job_rates", "learns")
+_GENTLE = ("sets_aside", "spares", "plans_first", "rules", "job_rates", "learns")
 
 
 # Invariants of the whole are in `engine.core.invariants`, in the words of its parts. Three that no
@@ -566,9 +566,9 @@ class Core:
             return
         self.drained.out[place] = Drained(self.now_s, cause)
         for job in list(self.jobs.values()):
-            if _uses(job.wanted, place):
+            if uses_device(job.wanted, place):
                 self.plan.forget(job)
-            if _uses(job.allocations, place) and job.state in (State.STARTING, State.RUNNING):
+            if uses_device(job.allocations, place) and job.state in (State.STARTING, State.RUNNING):
                 self.table.stop(job, StopReason.DEVICE_DRAINED, Trigger.REQUEUE)
         self.planned.take_out(*place)
         self._reaction.replan = True
@@ -669,6 +669,7 @@ class Core:
             self.strikes,
             self.limits,
             self.config.eligible,
+            self.config.is_there,
         )
 
     def _view(self) -> CoreView:
@@ -737,16 +738,18 @@ class Core:
         that starts may wait for another one's devices in any case.
         """
         now_s, caps, starting = self.now_s, self.power.caps, self.plan.starting
-        commands = self._reaction.commands
+        commands, is_there = self._reaction.commands, self.config.is_there
         commands += caps.raise_due(self.jobs, replanned=self._reaction.replan, now_s=now_s)
         # Oldest plan first. A job whose devices are free may pass one that still waits for its own;
         # it takes nothing from it, since devices are planned for one of them only. Watts it may
-        # take: they go to who can use them now.
-        for job_id in list(starting):
+        # take: they go to who can use them now. But before all, what was found at work is booked.
+        for job_id in (*filter(is_there, starting), *filterfalse(is_there, starting)):
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):
                 del starting[job_id]
                 self._start(job)
+                if is_there(job_id):  # and may be too much: then the next plan stops somebody
+                    self._timer.ask_for_instant()
         if starting and self.config.rules.steady:
             commands.extend(caps.press(self.jobs, now_s))
         if self.config.sleep is not None:
@@ -756,6 +759,8 @@ class Core:
 
     def _take(self, job: JobRecord) -> bool:
         """Take what a job is planned to have, if all of it is there: nodes, watts, devices."""
+        if self.config.is_there(job.id):
+            return self.held.place_all(job.wanted)
         possible = self.rest.ready(job)
         if possible and self.watts.limited:
             possible = self.watts.fits(job, job.wanted)
@@ -793,7 +798,3 @@ class Core:
                 cap_w=job.cap_w,
             )
         )
-
-
-def _uses(allocations: Sequence[Allocation], place: Place) -> bool:
-    return any(one.node == place[0] and place[1] in one.gpus for one in allocations)

@@ -78,11 +78,13 @@ class GuardedDraft:
         strikes: Counter[str] | None = None,
         limits: Mapping[str, int] | None = None,
         eligible: Eligibility | None = None,
+        is_there: Callable[[str], bool] = frozenset[str]().__contains__,
     ) -> None:
         """`lost` are the indices of nodes that must not be used, `stopped` queues likewise.
 
         `strikes` counts refused proposals by reason code; `limits` are the most GPUs of tenants.
-        `eligible` says which nodes jobs may use, None: all.
+        `eligible` says which nodes jobs may use, None: all. What of a job `is_there` already is
+        booked whatever it draws.
         """
         self._planned = planned
         self._jobs = jobs
@@ -92,6 +94,7 @@ class GuardedDraft:
         self.now_s = now_s
         self._quota = quota
         self._eligible = eligible
+        self._is_there = is_there
         self._stopped = stopped or {}
         self._strikes = Counter[str]() if strikes is None else strikes
         # Counted anew for each plan and only where there is a quota: a counter that lived on would
@@ -303,6 +306,10 @@ class GuardedDraft:
             self._planned.place(allocation)
             booked.append(allocation)
         given = tuple(booked)
+        # A budget that refused what draws already would not be kept by it: it would be counted as
+        # nothing, and others be started on its watts.
+        if refusal is None and self._is_there(record.id):
+            return given
         refusal = refusal or self._allowed(record, given)
         refusal = refusal or self._watts.refused(record, given, self.now_s)
         if refusal is None and spec.energy_budget_j is not None:

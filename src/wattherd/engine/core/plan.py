@@ -6,19 +6,20 @@ cancelled, held or ended loses its part at once, so that the next plan can give 
 give up their devices when the budget no longer carries the least watts of what is planned (`shed`).
 
 Caps go down first, at no cost to who runs where (`engine.power.caps`); shedding is for what is
-left. Classes of priority give way from the lowest up. Within a class elastic jobs first become
-narrower, where that is allowed, and only then are jobs stopped: those that can go on later before
-those that a stop ends for good, then the newest, which has the least work to lose. The order does
-not depend on what a planner thinks of them. As few are stopped as will do: whoever was in turn, but
-is not needed once a larger one has gone, stays, and so the most important one that is stopped
-matters as little as can be. Journals of the time before that rule are replayed without it (`RULES`
-in `core.config`).
+left. What has not begun gives way before what runs; of either, classes of priority from the lowest
+up. Within a class elastic jobs first become narrower, where that is allowed, and only then are jobs
+stopped: those that can go on later before those that a stop ends for good, then the newest, which
+has the least work to lose. The order does not depend on what a planner thinks of them. As few are
+stopped as will do: whoever was in turn, but is not needed once a larger one has gone, stays, and so
+the most important one that is stopped matters as little as can be. Journals of the time before
+these rules are replayed without them (`RULES` in `core.config`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+from operator import attrgetter
 
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.config import CoreConfig
@@ -95,7 +96,9 @@ class Plan:
         touched, self._touched = self._touched, {}
         # Sorted after the planner is done: two planners that make the same plan in different orders
         # give the same commands.
-        beyond = sorted(self._beyond_waiting(touched | draft.touched, draft, jobs), key=_number)
+        beyond = sorted(
+            self._beyond_waiting(touched | draft.touched, draft, jobs), key=attrgetter("number")
+        )
         for job in beyond:
             yield from self._carry_out(job, draft)
 
@@ -135,9 +138,9 @@ class Plan:
         self, job: JobRecord, draft: GuardedDraft
     ) -> Iterator[tuple[JobRecord, StopReason]]:
         """What the difference between a job's plan and what it holds asks for."""
-        wanted, state = job.wanted, job.state
+        wanted = job.wanted
         job.reason = None if wanted else job.aside or draft.reasons.get(job.id, job.reason)
-        runs = state is State.RUNNING or state is State.STARTING
+        runs = job.state is State.RUNNING or job.state is State.STARTING
         # Compared by value: the same devices given again are the same plan, though a new proposal.
         stays = runs and wanted == job.allocations
         if wanted and not stays:
@@ -150,10 +153,6 @@ class Plan:
             yield job, draft.stops.get(job.id, late)
         else:
             self._late_stops.pop(job.id, None)
-
-
-def _number(job: JobRecord) -> int:
-    return job.number
 
 
 # Before the planner and not by it: a planner may be slow, may be asked only once a round, or may
@@ -179,6 +178,7 @@ def shed(
     # By submission number at last, which never ties.
     planned.sort(
         key=lambda job: (
+            _stays_longer(job, config),
             job.spec.priority,
             _is_final(job, config),
             -_came_s(job, config),
@@ -186,7 +186,9 @@ def shed(
         )
     )
     stopped: list[tuple[JobRecord, tuple[Allocation, ...], Reason]] = []
-    for _, alike in groupby(planned, key=lambda job: job.spec.priority):
+    for _, alike in groupby(
+        planned, key=lambda job: (_stays_longer(job, config), job.spec.priority)
+    ):
         group = list(alike)
         for job in group if config.narrow else ():
             _narrow(job, draft)
@@ -202,6 +204,13 @@ def shed(
     for job, _, why in stopped:
         draft.wait(job, why)
     return [job for job, _, _ in stopped]
+
+
+# A plan is taken back at no cost, so that nobody who runs is stopped for one who is still to start.
+# Whether that one is important enough to stop others for it is the planner's to say, right after.
+def _stays_longer(job: JobRecord, config: CoreConfig) -> bool:
+    runs = job.state in (State.RUNNING, State.STARTING)
+    return runs or config.is_there(job.id) or not config.plans_first
 
 
 def _is_final(job: JobRecord, config: CoreConfig) -> bool:

@@ -174,6 +174,7 @@ def fresh_core(document: Mapping[str, Any], policy: str) -> Core:
         spares=rules >= 2,
         own_tops=rules >= 2,
         asks_again=rules >= 3,
+        plans_first=rules >= 3,
     )
     return Core(core_config(setting, setting.preset.scheduler(policy, setting.given)))
 

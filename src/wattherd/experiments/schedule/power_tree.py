@@ -72,13 +72,31 @@ def _check_known(found: Sequence[str], said: str, names: Sequence[str], domain: 
         raise UserError(f"no node is called {said!r}", where=domain, field="nodes", hint=hint)
 
 
+def _cuts_first(changes: Sequence[BudgetChanged]) -> list[BudgetChanged]:
+    """In the order of time; `changes` of one domain are in that order already."""
+    before_w: dict[str, float | None] = {}
+    found = list[tuple[float, bool, BudgetChanged]]()
+    for one in changes:
+        was_w, now_w = before_w.get(one.domain), one.budget_w
+        rises = now_w is None or (was_w is not None and now_w > was_w)
+        found.append((one.at_s, rises, one))
+        before_w[one.domain] = now_w
+    return [one for _, _, one in sorted(found, key=lambda at: at[:2])]
+
+
 def budget_events(site: Steps, tree: PowerTree | None, rules: CapRules) -> Iterator[Event]:
-    """Budgets of the site and of the tree as they change, announced where that matters."""
-    for at_s, budget_w in site:
-        yield BudgetChanged(at_s=at_s, budget_w=budget_w)
-    for domain in tree.domains if tree else ():
-        for step in domain.steps:
-            yield BudgetChanged(at_s=step.at_s, budget_w=step.budget_w, domain=domain.name)
+    """Budgets of the site and of the tree as they change, announced where that matters.
+
+    Of those that change in one instant the cuts come first: nobody starts on what one budget gives
+    and another takes away with it.
+    """
+    of_site = [BudgetChanged(at_s=at_s, budget_w=budget_w) for at_s, budget_w in site]
+    of_domains = [
+        BudgetChanged(at_s=step.at_s, budget_w=step.budget_w, domain=domain.name)
+        for domain in (tree.domains if tree else ())
+        for step in domain.steps
+    ]
+    yield from _cuts_first([*of_site, *of_domains])
     if not rules.looks_ahead:
         return
     for at_s, budget_w in site:

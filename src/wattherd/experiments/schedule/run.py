@@ -97,6 +97,7 @@ class ComparisonSetup:
     spares: bool = True
     own_tops: bool = True
     asks_again: bool = True
+    plans_first: bool = True
     record: bool = False
     history: bool = False
     rates: EnergyRates | None = None
@@ -274,6 +275,7 @@ def core_config(setting: ComparisonSetup, scheduler: BuiltScheduler) -> CoreConf
         spares=setting.spares,
         own_tops=setting.own_tops,
         asks_again=setting.asks_again,
+        plans_first=setting.plans_first,
     )
 
 

@@ -127,6 +127,8 @@ class WorkloadIndex:
         self._ages: dict[tuple[Lineage, str], tuple[float, float]] = {}
         """When gangs that are made anew came first, and when that was asked for last."""
         self._most_ages = MANY
+        self._there: set[str] = set()
+        """Works that were found on their nodes and that the core has not started yet."""
         self._served: dict[Lineage, _Unclaimed] = {}
         """What jobs received of cores before this one, until it is told or their pods are gone."""
 
@@ -141,6 +143,7 @@ class WorkloadIndex:
         self._early.clear()
         self._held.clear()
         self._leaving.clear()
+        self._there.clear()
         self.awaited.clear()
 
     def _service_of(self, core: Core, at_s: float) -> dict[Lineage, _Unclaimed]:
@@ -196,6 +199,14 @@ class WorkloadIndex:
         work = self.works.get(job_id) or self._parked_of(job_id)
         return 0.0 if work is None else work.came_s
 
+    def is_there(self, job_id: str) -> bool:
+        """Whether a job was found on its nodes, and is not known to run yet."""
+        return job_id in self._there
+
+    def known_to_run(self, job_id: str) -> None:
+        """The core has started it as it was found."""
+        self._there.discard(job_id)
+
     def seated(self, work: Workload, allocations: Iterable[Allocation]) -> None:
         """A work was started; from now on it is as one that was found on its nodes."""
         shares = [Share(one.node, one.tasks, one.role, gpus=one.gpus) for one in allocations]
@@ -215,18 +226,21 @@ class WorkloadIndex:
         for waiting in news.waiting:
             stirred.update(dict.fromkeys(member.uid for member in waiting.members))
         self._forget_served(at_s)
-        events: list[Event] = []
+        events, parts = list[Event](), False
         for work in self._works_of(stirred):
             held = sum(self._is_seated(uid) for uid in work.uids)
             if self._is_leaving(work, core, held):
                 continue
             # One that was started and holds nothing was not bound: the core begins anew with it.
             as_told = held == len(work.members) if work.seated else not held and work.uids in wanted
-            if as_told and moved.isdisjoint(work.uids):
+            if as_told and moved.isdisjoint(work.uids) and not self._is_parting(work):
                 continue
+            parts |= held > 0 and work.seated
             events += self._end(work, core, at_s)
             stirred.update(dict.fromkeys(member.uid for member in work.members))
         events += self._seat_those_there(stirred, at_s)
+        if parts and self.keeps_jobs:
+            events = self._while_nobody_starts(events, core, at_s)
         for one in (*wanted.values(), *self._early_ones()):
             if not any(uid in self._work_of for uid in one.uids):
                 events += self._submit(one, at_s)
@@ -359,6 +373,7 @@ class WorkloadIndex:
         for uid in work.uids:
             self._work_of.pop(uid, None)
         del self.works[work.id]
+        self._there.discard(work.id)
         job = core.jobs.get(work.id)
         if job is None:
             return self._seat_those_there(sorted(work.uids), at_s)
@@ -383,11 +398,40 @@ class WorkloadIndex:
     def _is_seated(self, uid: str) -> bool:
         return bool(self._fleet.seats(uid)) if uid in self._fleet.holdings else False
 
+    # Pods of a gang that somebody deletes are on their way out, and their watts come back then. As
+    # long as they are told of as a part of their gang, a cut would stop others for these watts.
+    def _is_parting(self, work: Workload) -> bool:
+        """Whether some of its pods go, and others stay."""
+        if not (self.keeps_jobs and work.seated and len(work.members) > 1):
+            return False
+        going = [self._goes(uid) for uid in work.uids]
+        return any(going) and not all(going)
+
+    def _goes(self, uid: str) -> bool:
+        pod = self._pods.get(uid)
+        deleted = pod is not None and pod.metadata.deletion_timestamp is not None
+        return deleted and uid not in self._immovable
+
+    def _while_nobody_starts(self, events: list[Event], core: Core, at_s: float) -> list[Event]:
+        """With those held that are planned to start on what others hold.
+
+        A gang of which only a part is left is over, for the core, before that part is told of as
+        another job: nobody may start on its devices and watts between the two.
+        """
+        why = "of a gang some run on"
+        ahead = [one.id for one in core.jobs.values() if one.wanted and not one.active]
+        return [
+            *(JobHeld(at_s=at_s, job_id=one, cause=why) for one in ahead),
+            *events,
+            *(JobReleased(at_s=at_s, job_id=one, cause=why) for one in ahead),
+        ]
+
     def _end(self, work: Workload, core: Core, at_s: float) -> list[Event]:
         """Its pods are not those it was made for any more."""
         for uid in work.uids:
             self._work_of.pop(uid, None)
         del self.works[work.id]
+        self._there.discard(work.id)
         self.rejected.pop(work.id, None)
         job = core.jobs.get(work.id)
         if work.id in self.awaited and not work.seated:
@@ -409,14 +453,17 @@ class WorkloadIndex:
         return [JobCancelled(at_s=at_s, job_id=work.id)]
 
     def _seat_those_there(self, uids: Iterable[str], at_s: float) -> list[Event]:
-        """Of these pods, those on nodes that no work stands for, by gang."""
-        there: dict[GroupId | str, list[WorkloadPod]] = {}
+        """Of these pods, those on nodes that no work stands for, by gang; who goes is apart."""
+        there: dict[tuple[bool, GroupId | str], list[WorkloadPod]] = {}
         for uid in uids:
             pod = self._pods.get(uid)
             if pod is not None and uid not in self._work_of and self._is_seated(uid):
                 ask = self._fleet.holdings[uid].ask
-                there.setdefault(group_of(pod) or uid, []).append(WorkloadPod(pod, ask))
-        return [self._found(members, at_s) for members in there.values()]
+                goes = self.keeps_jobs and self._goes(uid)
+                there.setdefault((goes, group_of(pod) or uid), []).append(WorkloadPod(pod, ask))
+        # What the gang received goes on with those who stay, who are told of first.
+        ranked = sorted(there.items(), key=lambda item: item[0][0])
+        return [self._found(members, at_s) for _, members in ranked]
 
     def _found(self, members: Sequence[WorkloadPod], at_s: float) -> Event:
         seats = [seat for member in members for seat in self._fleet.seats(member.uid)]
@@ -427,6 +474,7 @@ class WorkloadIndex:
         if self.keeps_jobs:
             work = replace(work, spec=self._told(work))
         self._know(work, at_s)
+        self._there.add(work.id)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
     def _told(self, work: Workload) -> JobSpec:

@@ -145,6 +145,7 @@ class CommandExecutor:
             resize = self.book.await_pods(command, at_s)
             return [] if resize is None else [resize], []
         if work.seated:
+            self.book.known_to_run(work.id)
             return [], [] if self.caps is None else self.caps.found(command, at_s)
         if not self.places.take(work, command.allocations, at_s):
             self.refused.append(work.id)

@@ -144,11 +144,16 @@ class CorePlanner:
             self.eligible.end()
 
     def _is_for_scheduler(self, job: JobView) -> bool:
-        """Whether a job that came waits, or runs as planned; others are seated first."""
+        """Whether a job that came waits, or runs as planned; others are seated first.
+
+        One that holds devices is known to the core, which counts its watts. If it was told to stop,
+        and set aside meanwhile for a budget that it would never fit, it comes back here when that
+        budget rises: to seat it would count its watts twice, and stop others for them.
+        """
         work = self.works.get(job.id)
         if job.id in self._aside:  # all jobs are told of anew
             return False
-        if work is None or not work.seated or job.wanted:
+        if work is None or not work.seated or job.wanted or job.active:
             return True
         if job.id in self._shown:  # it lost its plan, to a budget for instance
             return True

@@ -394,16 +394,18 @@ class KubeScheduler:
         stops = self.curb_orders(at_s) if self._watts_moved or self.curb.at_work else []
         planner = self._planner
         everybody = planner is None or planner.changed or self._freed
-        ahead = self._told_to_core(at_s)
+        cuts, raises = self._told_to_core(at_s)
         self._dirty = self._freed = False
         news = self._queueing.look(self.fleet.holdings, self._leaving.uids)
-        events = ahead + self._book.differences(core, news, self._seats.moved(), at_s)
-        events += self._departures.events(core, self._book, at_s)
+        # Who goes is told first, so that a cut stops nobody for watts that come back anyway; then
+        # cuts, so that nobody starts on what is free, or given by another budget, but taken away.
+        events = self._departures.events(core, self._book, at_s) + cuts
+        events += self._book.differences(core, news, self._seats.moved(), at_s) + raises
         self.dialogue.credits.update(self._book.credit(events))
         events += self._caps.heard(at_s)  # after runs that ended: so watts come back in turn
         if planner is not self._planner:
             everybody = True
-        made = self._seat_first(events, at_s)
+        made = self._seat_first(core, events, at_s)
         if everybody:
             events.append(Woke(at_s=at_s, key=WAKE))
         made += self._fulfilment.of(events, at_s)
@@ -417,10 +419,11 @@ class KubeScheduler:
         told = self._queueing.waiting if everybody or again else news.waiting
         return orders + self._reasons.tell(told, self.fleet.holdings, self._why)
 
-    def _seat_first(self, events: list[Event], at_s: float) -> list[Order]:
+    def _seat_first(self, core: Core, events: list[Event], at_s: float) -> list[Order]:
         """Who is on a node draws, whatever the budgets are: a new core hears of budgets later.
 
-        It then brings them to fit: by caps, else it stops the least important.
+        It then brings them to fit: by caps, else it stops the least important. Before that it
+        hears who is on the way out, so that nobody is stopped for watts that come back anyway.
         """
         planner, fresh, self._fresh = self._planner, self._fresh, False
         if planner is None or not fresh or self.choice is None:
@@ -434,6 +437,7 @@ class KubeScheduler:
         events[:] = [one for one in events if one not in facts]
         planner.only_seats = True
         made = self._fulfilment.of([*facts, Woke(at_s=at_s, key=WAKE)], at_s)
+        made += self._fulfilment.of(self._departures.events(core, self._book, at_s), at_s)
         planner.only_seats = False
         return made
 
@@ -633,6 +637,7 @@ class KubeScheduler:
             ours,
             self._book.returns,
             self._book.came_s,
+            self._book.is_there,
         )
 
     def _gang_planner(self, domains: Domains, caps_w: Mapping[str, float]) -> CorePlanner:
@@ -691,23 +696,25 @@ class KubeScheduler:
             user_word=USER_WORD,
         )
 
-    def _told_to_core(self, at_s: float) -> list[Event]:
-        """Budgets that changed, places that may be tried anew."""
-        events = list[Event]()
+    def _told_to_core(self, at_s: float) -> tuple[list[Event], list[Event]]:
+        """Budgets that were cut; those that rose, and places that may be tried anew."""
+        cuts, raises = list[Event](), list[Event]()
         refused, self._fulfilment.refused = self._fulfilment.refused, []
-        events += [JobReleased(at_s=at_s, job_id=job_id) for job_id in refused]
+        raises += [JobReleased(at_s=at_s, job_id=job_id) for job_id in refused]
         if self.choice is None:
-            return events
+            return cuts, raises
         now_mw, before_mw = self._budgets_to_tell(), self._budgets_told
         for name in sorted(now_mw.keys() | before_mw.keys()):
-            if now_mw.get(name) != before_mw.get(name):
-                mw = now_mw.get(name)
+            mw, was_mw = now_mw.get(name), before_mw.get(name)
+            if mw != was_mw:
                 watts = None if mw is None else mw / 1000
-                events.append(BudgetChanged(at_s=at_s, budget_w=watts, domain=name))
+                is_cut = mw is not None and (was_mw is None or mw < was_mw)
+                changed = BudgetChanged(at_s=at_s, budget_w=watts, domain=name)
+                (cuts if is_cut else raises).append(changed)
         self._budgets_told = dict(now_mw)
         self._planned_domains.budgets_mw = dict(now_mw)
         self._planned_domains.tree = self.domains.tree
-        return events
+        return cuts, raises
 
     def _budgets_to_tell(self) -> dict[str, int]:
         """Budgets less the watts of pods on nodes that the core could not seat."""

@@ -197,11 +197,13 @@ def chosen_core(
     is_ours: Callable[[str], bool],
     returns: Callable[[str], bool],
     came_s: Callable[[str], float],
+    is_there: Callable[[str], bool],
 ) -> CoreConfig:
     """A core that leads: it knows the budgets, and shares the watts by the chosen policy.
 
     Pods of a job that `returns` are made anew after a stop. It came at `came_s` by the cluster's
-    clock: the core may hear of an older one later, or of the same one again.
+    clock: the core may hear of an older one later, or of the same one again. One that `is_there`
+    was found on its nodes.
     """
     return CoreConfig(
         cluster=world.cluster,
@@ -214,6 +216,7 @@ def chosen_core(
         eligible=eligible,
         returns=returns,
         came_s=came_s,
+        is_there=is_there,
     )
 
 

@@ -132,6 +132,7 @@ def seated_work(
         tenant=first.metadata.namespace,
         user=first.metadata.namespace,
         grace_s=max(grace_s(member.pod) for member in members),
+        labels=_labels(members),
     )
     shares = [Share(seat.node, 1, kinds.index(seat.request), gpus=seat.gpus) for seat in seats]
     return Workload(

@@ -186,6 +186,7 @@ class Blueprint:
             requeue=requeue if isinstance(scheduler.quota, QueueTree) else None,
             sets_aside=self.rules >= 1,
             spares=self.rules >= 2,
+            plans_first=self.rules >= 3,
             own_tops=self.rules >= 2,
             asks_again=self.rules >= 3,
         )
