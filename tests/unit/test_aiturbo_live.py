@@ -64,6 +64,20 @@ def test_jobs_of_fixed_width_run_and_end() -> None:
     assert all(len(starts) == 1 for starts in lived.starts.values()), "nobody is moved for nothing"
 
 
+def test_a_newcomer_starts_at_once_where_there_is_room_and_when_a_job_ends() -> None:
+    came = [rigid(f"j{n}", 40.0, gpus=2, at_s=5.0 * n) for n in range(4)]
+    lived = world(*came).run(400)
+    assert lived.starts["j1"][0][0] == 5.0
+    assert lived.starts["j2"][0][0] <= lived.ended_s["j0"] + 1.0
+
+
+def test_watts_that_come_back_are_used_at_once() -> None:
+    cut, back = BudgetChanged(at_s=0.0, budget_w=100.0), BudgetChanged(at_s=20.0, budget_w=None)
+    lived = world(rigid("a", 90.0), rigid("b", 90.0), rigid("c", 90.0), events=(cut, back)).run(60)
+    assert len(lived.starts) == 3
+    assert max(starts[0][0] for starts in lived.starts.values()) <= 31.0
+
+
 def test_a_job_alone_is_given_what_is_free_and_gives_it_back_when_others_come() -> None:
     lived = world(training("long", 3000.0), training("late", 300.0, at_s=300.0)).run(290)
     assert lived.gpus() == {"long": 4}

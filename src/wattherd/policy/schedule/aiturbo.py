@@ -60,6 +60,8 @@ FIRST_LEVEL_S = 300.0
 """The same in time, among real jobs: of whatever a job there asks for in the median."""
 YOUNG_S = 1800.0
 OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
+MOST_LOOK_S = 10.0
+"""Between looks at real jobs, also before any restart was seen."""
 MOST_TRIES = 5
 """So often a plan is made without what the guard refused, then no job is resized."""
 
@@ -96,7 +98,8 @@ class AITurbo:
         tempo = tempo_of(self.foresight, view, jobs)
         turned = self._note(view, memory, jobs, kappa)
         due = turned or view.now_s >= memory.adapted_s + tempo * self.adapt_s
-        if view.woke and not due:
+        # A service plans at the end of an instant, which is a wake-up, too: news come with it.
+        if view.woke and not due and not self.foresight.learns:
             self._wake(view, draft, memory, tempo)
             return
         if due:
@@ -165,6 +168,8 @@ class AITurbo:
     def _wake(self, view: View, draft: Draft, memory: _Memory, tempo: float) -> None:
         """At the next moment at which reports come in, or sizes are due."""
         every_s = tempo * self.look_s
+        if self.foresight.learns:
+            every_s = min(every_s, MOST_LOOK_S)
         look_s = (math.floor(view.now_s / every_s) + 1) * every_s
         if view.live():
             due_s = memory.adapted_s + tempo * self.adapt_s
