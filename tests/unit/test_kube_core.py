@@ -15,7 +15,15 @@ from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import prior
 from wattherd.experiments.schedule.run import POWER_POLICIES
-from wattherd.kube.facts.core_config import CappedWhereHeld, CoreChoice, planned_caps_w
+from wattherd.kube.facts.core_config import (
+    CappedWhereHeld,
+    CoreChoice,
+    budgets_of_core,
+    core_world,
+    planned_caps_w,
+)
+from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
+from wattherd.kube.facts.node_facts import node_facts
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
@@ -315,6 +323,25 @@ def test_budgets_of_power_domains_hold_each_for_its_nodes() -> None:
     assert {node for line in story for node, _ in line[3]} == {"n1"}
     assert [line[:3] for line in story][:2] == [(0, "start", "j0"), (1, "start", "j1")]
     assert 598.0 <= desk.capped_w[1.0, "j0"] + desk.capped_w[1.0, "j1"] <= 600.0
+
+
+def test_a_domain_that_feeds_every_gpu_is_the_site_to_the_core() -> None:
+    """Site > campus > hall > rack: the least of three budgets is the site's, the rack's its own."""
+    above = {"campus": "", "hall": "campus", "rack": "hall"}
+    tree = DomainTree({name: DomainBranch(parent) for name, parent in above.items()})
+    fed = {"n0": "rack", "n1": "hall", "cpu": ""}
+    specs = {name: a_machine(name, gpus=0 if name == "cpu" else 2, model="T4") for name in fed}
+    nodes = [
+        replace(node_facts(a_node(node_json(specs[name]))), domain=domain)
+        for name, domain in fed.items()
+    ]
+    world = core_world(nodes, tree)
+    assert world.common == {"campus", "hall"}
+    assert world.tree is not None
+    assert [(one.name, one.nodes) for one in world.tree.domains[1:]] == [("rack", ("n0",))]
+    assert set(world.tree.root.nodes) == {"n1", "cpu"}
+    given_mw = {"": 9, "campus": 8, "hall": 7, "rack": 6}
+    assert budgets_of_core(given_mw, world.common) == {"": 7, "rack": 6}
 
 
 def test_caps_that_nobody_keeps_end_in_an_eviction() -> None:

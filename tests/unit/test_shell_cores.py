@@ -1,7 +1,8 @@
 """The cores of the service and of the Kubernetes scheduler decide as the simulator does.
 
 Clocks leap and worlds are of paper here, so that this takes no time; the same script is played on
-processes (`tests/contract/test_contract_processes.py`).
+processes (`tests/contract/test_contract_processes.py`) and on a control plane
+(`tests/kube/test_contract_plane.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import pytest
+from kube_builders import a_node
 from kube_core_desk import CoreDesk, GangJob
 
 from shell_contract import (
@@ -83,11 +85,18 @@ class PlantService(ServiceShell):
 
 
 class DeskScheduler:
-    """The Kubernetes scheduler at a desk: what it orders is done, and seen by it, at once."""
+    """The Kubernetes scheduler at a desk: what it orders is done, and seen by it, at once.
 
-    def __init__(self, policy: str) -> None:
+    The budget is that of a `domain` that feeds all nodes, empty for the site.
+    """
+
+    def __init__(self, policy: str, domain: str) -> None:
         self._desk = CoreDesk(nodes(), core_choice(policy, POWER), queues=QUEUES)
         self._step_s = STEP_S
+        self._domain = domain
+        for made in self._desk.nodes.values() if domain else ():
+            made["metadata"]["labels"]["wattherd.dev/power-domain"] = domain
+            self._desk.scheduler.node_seen(a_node(made))
 
     def submit(self, job: ScriptJob) -> None:
         made = GangJob(
@@ -104,7 +113,7 @@ class DeskScheduler:
 
     def budget(self, watts: float) -> None:
         scheduler = self._desk.scheduler
-        scheduler.power_seen(scheduler.domains.tree, {"": round(1000 * watts)})
+        scheduler.power_seen(scheduler.domains.tree, {self._domain: round(1000 * watts)})
 
     def end(self, name: str) -> None:
         self._desk.end(name)
@@ -150,9 +159,10 @@ def test_the_service_decides_as_the_simulator_does(policy: str, *, late: bool) -
         shell.loop.end()
 
 
+@pytest.mark.parametrize("domain", ["", "hall"], ids=["site", "hall"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_kubernetes_scheduler_decides_as_the_simulator_does(policy: str) -> None:
-    hold_to_the_simulator(policy, DeskScheduler(policy))
+def test_the_kubernetes_scheduler_decides_as_the_simulator_does(policy: str, domain: str) -> None:
+    hold_to_the_simulator(policy, DeskScheduler(policy, domain))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

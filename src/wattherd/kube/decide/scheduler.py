@@ -62,6 +62,7 @@ from wattherd.kube.decide.seating import Seating
 from wattherd.kube.facts.core_config import (
     CoreChoice,
     CoreWorld,
+    budgets_of_core,
     chosen_core,
     core_config,
     core_world,
@@ -703,7 +704,8 @@ class KubeScheduler:
         raises += [JobReleased(at_s=at_s, job_id=job_id) for job_id in refused]
         if self.choice is None:
             return cuts, raises
-        now_mw, before_mw = self._budgets_to_tell(), self._budgets_told
+        given_mw, before_mw = self._budgets_to_tell(), self._budgets_told
+        now_mw = budgets_of_core(given_mw, () if self._world is None else self._world.common)
         for name in sorted(now_mw.keys() | before_mw.keys()):
             mw, was_mw = now_mw.get(name), before_mw.get(name)
             if mw != was_mw:
@@ -711,8 +713,8 @@ class KubeScheduler:
                 is_cut = mw is not None and (was_mw is None or mw < was_mw)
                 changed = BudgetChanged(at_s=at_s, budget_w=watts, domain=name)
                 (cuts if is_cut else raises).append(changed)
-        self._budgets_told = dict(now_mw)
-        self._planned_domains.budgets_mw = dict(now_mw)
+        self._budgets_told = now_mw
+        self._planned_domains.budgets_mw = given_mw
         self._planned_domains.tree = self.domains.tree
         return cuts, raises
 

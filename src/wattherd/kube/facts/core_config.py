@@ -122,12 +122,42 @@ def planned_caps_w(floors_w: Mapping[str, float], curve_of: CurveOf) -> dict[str
     }
 
 
-def power_tree(nodes: Sequence[NodeFacts], tree: DomainTree) -> PowerTree | None:
-    """The power domains above `nodes`, without budgets; None where there are none but the site."""
+def common_domains(nodes: Sequence[NodeFacts], tree: DomainTree) -> frozenset[str]:
+    """Domains that feed every node with GPUs, the site left out.
+
+    To the core each of them is the site, which has the least of their budgets. Below one budget all
+    places are alike to a planner; a domain of its own would have it take places by watts, otherwise
+    than in a simulation with that budget.
+    """
+    paths = [frozenset(tree.path(facts.domain)) for facts in nodes if facts.spec.gpu_count]
+    return frozenset.intersection(*paths) - {SITE} if paths else frozenset()
+
+
+def budgets_of_core(budgets_mw: Mapping[str, int], common: Collection[str]) -> dict[str, int]:
+    """Budgets by domain as the core knows them; those of `common` domains are the site's."""
+    found: dict[str, int] = {}
+    for name, budget_mw in budgets_mw.items():
+        known = SITE if name in common else name
+        found[known] = min(budget_mw, found.get(known, budget_mw))
+    return found
+
+
+def power_tree(
+    nodes: Sequence[NodeFacts], tree: DomainTree, common: Collection[str] = ()
+) -> PowerTree | None:
+    """The power domains above `nodes`, without budgets; None where there are none but the site.
+
+    Domains that are `common` to all nodes are the site.
+    """
+
+    def known(name: str) -> str:
+        return next(one for one in tree.path(name) if one not in common)
+
     fed: dict[str, list[str]] = {}
     for facts in nodes:
-        fed.setdefault(facts.domain, []).append(facts.name)
-    domains = {name for one in (*tree.branches, *fed) for name in tree.path(one)} - {SITE}
+        fed.setdefault(known(facts.domain), []).append(facts.name)
+    domains = {name for one in (*tree.branches, *fed) for name in tree.path(one)}
+    domains -= {SITE, *common}
     if not domains:
         return None
     root = _ROOT
@@ -135,7 +165,7 @@ def power_tree(nodes: Sequence[NodeFacts], tree: DomainTree) -> PowerTree | None
         root += "'"
     made = [TreeDomain(name=root, nodes=tuple(fed.get(SITE, ())))]
     for name in sorted(domains):
-        parent = tree.path(name)[1]
+        parent = known(tree.path(name)[1])
         made.append(
             TreeDomain(
                 name=name,
@@ -174,15 +204,19 @@ class CoreWorld:
     tree: PowerTree | None
     floors_w: Mapping[str, float] = field(default_factory=dict)
     queues: QueueTree | None = None
+    common: frozenset[str] = frozenset()
+    """Domains that are the site to the core."""
 
 
 def core_world(
     nodes: Sequence[NodeFacts], tree: DomainTree, queues: QueueTree | None = None
 ) -> CoreWorld:
     """Of nodes in the engine's order."""
+    common = common_domains(nodes, tree)
     return CoreWorld(
         cluster=ClusterSpec(tuple(facts.spec for facts in nodes)),
-        tree=power_tree(nodes, tree),
+        tree=power_tree(nodes, tree, common),
+        common=common,
         floors_w=cap_floors(nodes),
         queues=queues,
     )
