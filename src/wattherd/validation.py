@@ -17,6 +17,7 @@ Place = Sequence[int | str]
 _UNKNOWN = "extra_forbidden"
 _SHAPES = {
     "model_type": "a mapping of fields to values",
+    "model_attributes_type": "a mapping of fields to values",
     "dict_type": "a mapping of names to values",
     "dataclass_type": "a mapping of fields to values",
     "list_type": "a list",

@@ -67,6 +67,15 @@ def test_jobs_are_listed_as_asked(service: Serving, query: str, wanted: str) -> 
     assert names(service.ask(f"jobs?{query}")) == [f"j-{number}" for number in wanted]
 
 
+def test_a_state_that_is_none_is_refused_and_not_found_empty(service: Serving) -> None:
+    told = service.ask("jobs?over=true&state=succeded")
+    assert (told["code"], told["field"], told["hint"]) == (
+        400,
+        "state",
+        "did you mean 'Succeeded'?",
+    )
+
+
 def test_pages_follow_each_other_to_the_end(service: Serving) -> None:
     found: list[str] = []
     query = "jobs?over=true&limit=3"

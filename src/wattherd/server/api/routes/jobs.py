@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 from fastapi import Body, FastAPI, Header, Query
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from wattherd.engine.jobs.lifecycle import State
 from wattherd.errors import UserError
 from wattherd.local.accounts import OF_SITE
 from wattherd.local.enforcement import asked, check_enforced, unenforced
@@ -43,7 +44,7 @@ from wattherd.server.api.schemas.shape import Responses, answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents import documents
 from wattherd.server.documents.arrays import MOST_LIVE, array_of, check_room
-from wattherd.server.documents.documents import SiteView
+from wattherd.server.documents.documents import SHOWN_STATES, SiteView
 from wattherd.server.documents.dry_run import dry_run
 from wattherd.server.documents.explanation import explanation, last_words
 from wattherd.server.documents.job_checks import check_edit, check_names, check_queue, was_done
@@ -63,6 +64,7 @@ from wattherd.server.notify.channels import check_notify
 from wattherd.server.site.deferral import deferred
 from wattherd.server.site.listing import ListPage, job_list
 from wattherd.server.site.site import LiveSite
+from wattherd.spelling import hint_for
 from wattherd.store.projection import JobFilter
 from wattherd.units import seconds
 from wattherd.workload.counted_cpu import counted
@@ -80,6 +82,7 @@ MOST = (1 << 63) - 1
 """The largest number that a database holds."""
 MOST_ASKED = 32
 """Labels or states of one request: each is a search through the texts of all jobs."""
+_STATES = {name.casefold(): name for name in (str(SHOWN_STATES.get(one, one)) for one in State)}
 ACTIONS = {"cancel": JobCancelled, "pause": JobHeld, "resume": JobReleased}
 _TEXT: Responses = {
     200: {
@@ -357,7 +360,7 @@ def _look_routes(app: FastAPI) -> None:
         With `since` those that were not over at that time.
         """
         asked = JobFilter(
-            states=tuple(state),
+            states=tuple(map(_state, state)),
             owner=user or None,
             tenant=(tenant or None) if caller.of_site else caller.tenant,
             queue=queue or None,
@@ -443,6 +446,14 @@ def _devices(look: SiteView, job_id: str, site: LiveSite) -> tuple[int, ...]:
 async def _numbers(site: LiveSite, caller: Caller, name: str) -> tuple[int, int]:
     array = await the_array(site, caller, name)
     return array.numbers[0], array.numbers[-1]
+
+
+def _state(text: str) -> str:
+    """A state as users see it; of one that is misspelt no job would be found, without a word."""
+    if text.casefold() not in _STATES:
+        hint = hint_for(text, _STATES.values())
+        raise UserError(f"{text!r} is no state of a job", field="state", hint=hint)
+    return text
 
 
 def _label(text: str) -> tuple[str, str | None]:
