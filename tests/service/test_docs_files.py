@@ -22,6 +22,7 @@ from wattherd.devices.wire import uri
 from wattherd.devices.wire.credentials import read_credentials
 from wattherd.experiments.grid.promise import read_loads
 from wattherd.hold.site_file import read_site
+from wattherd.hold.site_storage import StorageSpec, storage_of
 from wattherd.kube.api import names
 from wattherd.kube.facts.crd import definitions
 from wattherd.kube.facts.refusal import RefusalToken
@@ -149,6 +150,13 @@ def serve_config(path: Path) -> None:
     read_config(path, {})
 
 
+def storages(path: Path) -> None:
+    """As part of a site with the feed that they name."""
+    names = {"row-a": 0}
+    for name, one in yaml.safe_load(path.read_text())["storages"].items():
+        storage_of(name, StorageSpec.model_validate(one), names, f"storages.{name}")
+
+
 def credentials(path: Path) -> None:
     read_credentials(path)
 
@@ -176,9 +184,10 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r".*#bmc\.yaml|guides/meters\.md", "", credentials),
     (r".*#switches\.yaml", "", switches),
     (r".*#\S*values\.yaml", "", values),
-    (r".*#site\.yaml", "", read_site),
+    (r".*#(site|stored)\.yaml", "", read_site),
     (r"guides/(hold|swings)\.md", r"^limit:", read_site),
     (r"guides/hold\.md", r"^site:", serve_config),
+    (r"guides/hold\.md", r"^storages:", storages),
     (r"guides/notifications\.md", r"^run:", job),
     (r"guides/notifications\.md", r'^\{"schema"', plain),
     (r".*#serve\.yaml|guides/(security|single-sign-on|notifications)\.md", "", serve_config),
