@@ -205,7 +205,8 @@ def begins_with_a_pronoun(sentence: str) -> bool:
 
 def pages() -> list[Path]:
     """README and all of docs/, but what is made of other things."""
-    every = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    docs = sorted((REPOSITORY / "docs").rglob("*.md"))
+    every = [REPOSITORY / "README.md", *(one for one in docs if not one.match("*.zh.md"))]
     return [one for one in every if not is_made(one.read_text(encoding="utf-8"))]
 
 

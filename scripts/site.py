@@ -123,7 +123,11 @@ def stage(folder: Path) -> None:
         shutil.copyfile(REPOSITORY / name, pages / staged)
     for page in sorted(DOCS.rglob("*.md")):
         staged_page = pages / page.relative_to(DOCS)
-        staged_page.write_text(_relinked(page, page.relative_to(DOCS)), encoding="utf-8")
+        text = _relinked(page, page.relative_to(DOCS))
+        if page.match("*.zh.md"):
+            # The index knows words by letters of English: what is left would be commands only.
+            text = f"---\nsearch:\n  exclude: true\n---\n{text}"
+        staged_page.write_text(text, encoding="utf-8")
     for name, staged in OUTSIDE.items():
         text = _relinked(REPOSITORY / name, Path(staged))
         (pages / staged).write_text(text, encoding="utf-8")

@@ -60,6 +60,20 @@ def test_each_pod_arrives_once_unless_more_load_is_asked_for(tmp_path: Path) -> 
     assert "The list" not in packed(*inputs, "--policy", "fgd", "--load", "2").stdout
 
 
+def test_the_curve_ends_where_the_table_does_on_a_small_cluster(tmp_path: Path) -> None:
+    """The second pod of 8 GPUs brings 50 % of three nodes to 66.7 %; the line ended at 33 %."""
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
+        f"{name},64000,262144,8,V100M16\n" for name in "abc"))  # fmt: skip
+    pods.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,4000,8192,8,1000\n")
+    inputs = ("--nodes", str(nodes), "--pods", str(pods), "--policy", "fgd", "--load", "0.5")
+    (run,) = json.loads(packed(*inputs, "-o", "json").stdout)["runs"]
+    known = [one for one in run["curve"]["allocated_pct"] if one is not None]
+    assert (
+        known[-1] == pytest.approx(run["allocated_pct"], abs=0.01) == pytest.approx(66.67, abs=0.01)
+    )
+
+
 def test_python_says_the_same(tmp_path: Path) -> None:
     lists(tmp_path, 2, 1, 1)
     found = wh.pack(tmp_path / "nodes.csv", tmp_path / "pods.csv", "best-fit", seeds=(1, 2))

@@ -12,7 +12,7 @@ from report_runs import GPUS, POLICIES, a_pack, a_run, all_runs, write_pack
 
 from wattherd.report import CompareRow, RunSet, comparison_table, load_runs
 from wattherd.report.compare import curves, pareto_front, power_and_gpus, spread, trace_rows
-from wattherd.report.page import findings
+from wattherd.report.findings import pack_findings
 from wattherd.report.table import cells, fields
 
 Payload = dict[str, Any]
@@ -193,7 +193,7 @@ def test_figures_that_print_alike_are_marked_alike(tmp_path: Path) -> None:
 
 def test_findings_state_figures_of_the_table(tmp_path: Path) -> None:
     rows = comparison_table(read(tmp_path, [a_run(p, full=POLICIES[p][0]) for p in POLICIES]))
-    most, least, front = findings(rows)
+    most, least, front = pack_findings(rows)
     more = (95.4 - 93.1) / 100 * GPUS
     assert (
         most == f"fgd allocates the most GPUs: 95.40 % at the end, {more:.0f} GPUs more than "
@@ -207,11 +207,26 @@ def test_findings_state_figures_of_the_table(tmp_path: Path) -> None:
 
 def test_a_policy_that_wins_both_ways_is_named(tmp_path: Path) -> None:
     runs = [a_run("fgd", full=90, saved=0), a_run("wattherd", full=96, saved=15)]
-    sentences = findings(comparison_table(read(tmp_path, runs)))
+    sentences = pack_findings(comparison_table(read(tmp_path, runs)))
     assert sentences[0].startswith("wattherd allocates the most GPUs: 96.00 %")
     assert sentences[-1] == "No other policy is better than wattherd in GPUs or in power saved."
 
 
 def test_a_single_policy_is_not_compared(tmp_path: Path) -> None:
-    (sentence,) = findings(comparison_table(read(tmp_path, [a_run("fgd", full=90.0)])))
+    (sentence,) = pack_findings(comparison_table(read(tmp_path, [a_run("fgd", full=90.0)])))
     assert sentence == "fgd allocated 90.00 % of all GPUs (5,591 GPUs); nothing to compare it with."
+
+
+def test_policies_that_print_alike_tie_and_nobody_is_best(tmp_path: Path) -> None:
+    rows = comparison_table(read(tmp_path, [a_run(p, full=85.42) for p in ("wattherd", "fgd")]))
+    told = pack_findings(rows)
+    assert told[0] == "Both policies tie: each allocates 85.42 % (5,306 GPUs)."
+    assert not any("more than" in one or "a different trade" in one for one in told)
+
+
+def test_a_tie_of_some_names_the_next(tmp_path: Path) -> None:
+    shapes = {"best-fit": 93.001, "fgd": 93.002, "pwr": 90.0}
+    rows = comparison_table(read(tmp_path, [a_run(p, full=full) for p, full in shapes.items()]))
+    told = pack_findings(rows)[0]
+    assert told.startswith("best-fit and fgd tie: each allocates 93.00 % at the end, 186 GPUs")
+    assert told.endswith("more than pwr, the next.")

@@ -16,6 +16,7 @@ from test_report_page import HOSTILE, check, pictures
 
 from wattherd.errors import UserError
 from wattherd.report import write_report
+from wattherd.report.findings import sim_findings
 from wattherd.report.schedule_charts import (
     MOST_ROWS,
     draw_gantt,
@@ -26,7 +27,6 @@ from wattherd.report.schedule_charts import (
 from wattherd.report.schedule_page import render_sim, sim_plots
 from wattherd.report.schedule_pareto import front
 from wattherd.report.schedule_runs import load_sim
-from wattherd.report.schedule_table import sim_findings
 from wattherd.report.svg import Frame
 from wattherd.report.theme import series_numbers
 from wattherd.report.timeline import averaged, time_unit
@@ -188,9 +188,54 @@ def test_only_those_that_did_their_job_stand_on_the_front(tmp_path: Path) -> Non
     assert front(shown) == ["p0", "p3"]
 
 
+def findings(tmp_path: Path, *changes: dict[str, Any], **more: Any) -> list[str]:
+    document = {**rows(*changes), **more}
+    return sim_findings(load_sim(write_sim(tmp_path, document)).sim)
+
+
 def test_findings_name_the_fastest_the_undone_and_the_overdrawn(tmp_path: Path) -> None:
-    shown = figures(tmp_path, {}, {"finished": 4}, {"over_budget_s": 90.0}, {})
-    told = " ".join(sim_findings(shown))
-    assert "p1 finished 4 of 5 jobs" in told
-    assert "p3 has jobs done in 100.0 min on average, 14.3 % sooner than p2" in told
-    assert "p2 drew more than the budget for 90.0 s" in told
+    told = findings(tmp_path, {}, {"finished": 4}, {"over_budget_s": 90.0}, {})
+    assert "p1 finished 4 of 5 jobs." in told
+    assert told[0] == (
+        "p3 completes jobs soonest: 100.0 min on average, 14.3 % sooner than p2, the next."
+    )
+    assert "p2 drew more than the budget for 90.0 s." in told
+
+
+def test_the_second_sentence_is_energy_in_kwh_with_joules_beside(tmp_path: Path) -> None:
+    told = findings(tmp_path, {"energy_j": {"gpu": 7.2e9}}, {"energy_j": {"gpu": 3.6e9}})
+    assert told[1] == (
+        "p1 uses the least energy: 1,000.0 kWh (3,600.0 MJ), 50.0 % less than p0, the next."
+    )
+
+
+def test_what_prints_alike_is_a_tie(tmp_path: Path) -> None:
+    alike = {"avg_jct_s": 6000.0, "energy_j": {"gpu": 3.6e9}}
+    told = findings(tmp_path, alike, {**alike, "avg_jct_s": 6000.4}, {"avg_jct_s": 12000.0})
+    assert told[0] == (
+        "p0 and p1 complete jobs equally soon: 100.0 min on average, 50.0 % sooner than p2, "
+        "the next."
+    )
+    told = findings(tmp_path / "two", alike, alike)
+    assert told[:2] == [
+        "p0 and p1 complete jobs equally soon: 100.0 min on average.",
+        "p0 and p1 use the same energy: 1,000.0 kWh (3,600.0 MJ).",
+    ]
+    assert not any("beats" in one for one in told)
+
+
+def test_watts_that_nobody_measured_are_called_priors(tmp_path: Path) -> None:
+    told = findings(tmp_path, {}, watts={"jobs": 5, "prior": 5}, power="water-filling")
+    assert told[-1] == (
+        "Watts of all 5 jobs are priors: nobody measured their power curves. `water-filling` then "
+        "tells jobs apart by their GPU model and GPU count only; compare it with `uniform` before "
+        "you rely on it."
+    )
+    told = findings(tmp_path / "some", {}, watts={"jobs": 5, "prior": 2})
+    assert told[-1] == "Watts of 2 of 5 jobs are priors: nobody measured their power curves."
+    assert "priors" not in " ".join(findings(tmp_path / "none", {}, watts={"jobs": 5, "prior": 0}))
+
+
+def test_no_job_model_is_not_called_a_runner(tmp_path: Path) -> None:
+    page = page_of(write_sim(tmp_path, a_sim("fifo", preset="none")))
+    assert "none" not in " ".join(check(page).text).partition("Results")[0]

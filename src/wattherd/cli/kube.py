@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.kube_clusters import clusters
+from wattherd.cli.kube_files import chart, crds, dashboards, manifests
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import address_of, answering, listen, say
@@ -75,7 +76,10 @@ def kube() -> None:
     """Decide for Kubernetes clusters: docs/guides/kubernetes.md."""
 
 
-for _command in (agent, cap_helper, claims_plugin, clusters, pools, simulate_pods, snapshot):
+for _command in (
+    agent, cap_helper, chart, claims_plugin, clusters, crds, dashboards, manifests, pools,
+    simulate_pods, snapshot,
+):  # fmt: skip
     kube.add_command(_command)
 
 

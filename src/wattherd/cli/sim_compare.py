@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def compare(
     named on stderr, with why.
     """
     from wattherd.cli.sim_run import tell_exempt, tell_unfinished
-    from wattherd.experiments.schedule.assumptions import assumptions
+    from wattherd.experiments.schedule.assumptions import assumptions, watts_source
     from wattherd.experiments.schedule.compare import mark_front
     from wattherd.experiments.schedule.setup import setting_of
     from wattherd.workload.scenario import read_scenario, told_by_field
@@ -51,13 +51,14 @@ def compare(
         where = f" ({budget or 'no budget'}{f', {power}' if power else ''})"
         tell_unfinished(result, where)
         tell_exempt(result.row, where)
+    first = setting_of(given, budget=given.budgets[0], power=given.power[0])
     rows = mark_front([row for row, *_ in ran])
+    watts = watts_source(first)
     document = {
         "schema": SCHEMA,
         "command": command_line(),
-        "assumptions": assumptions(
-            setting_of(given, budget=given.budgets[0], power=given.power[0])
-        ),
+        "assumptions": assumptions(first),
+        "watts": watts,
         "scenario": given.stated(),
         "runs": rows,
     }
@@ -65,7 +66,7 @@ def compare(
         _keep(out, document, rows)
     if printed(document, output):
         return
-    _show(rows)
+    _show(rows, watts)
 
 
 def _runs(
@@ -94,12 +95,14 @@ def _keep(out: Path, document: dict[str, Any], rows: list[dict[str, Any]]) -> No
     click.echo(f"wrote {directory.write_text('pareto.svg', front_svg(rows))}", err=True)
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _show(rows: list[dict[str, Any]], watts: Mapping[str, int]) -> None:
     from wattherd.cli.sim_run import bill_cells
     from wattherd.cli.tables import print_table
+    from wattherd.experiments.schedule.compare import sharing_sentences
     from wattherd.units import show_seconds
 
-    head = ["", "POLICY", "BUDGET", "POWER", "FINISHED", "AVG JCT", "P99", "ENERGY MJ", "OVER s"]
+    head = ["", "POLICY", "BUDGET", "POWER", "FINISHED", "AVG JCT", "P99", "ENERGY MJ", "kWh",
+            "OVER s"]  # fmt: skip
     table = [
         [
             "*" if row["on_front"] else "",
@@ -110,13 +113,16 @@ def _show(rows: list[dict[str, Any]]) -> None:
             "–" if row["avg_jct_s"] is None else show_seconds(row["avg_jct_s"]),
             "–" if row["p99_jct_s"] is None else show_seconds(row["p99_jct_s"]),
             f"{sum(row['energy_j'].values()) / 1e6:,.1f}",
+            f"{sum(row['energy_j'].values()) / 3.6e6:,.3f}",
             f"{row['over_budget_s']:,.1f}",
         ]
         for row in rows
     ]
     if any("cost" in row for row in rows):
         currency = next((str(row["currency"]) for row in rows if row.get("currency")), "")
-        head += ["kWh", f"COST {currency}".strip(), "kgCO2e"]
+        head += [f"COST {currency}".strip(), "kgCO2e"]
         table = [[*line, *bill_cells(row)] for line, row in zip(table, rows, strict=True)]
     print_table(head, table, right_from=4)
     click.echo("* on the Pareto front of mean completion time and energy")
+    for sentence in sharing_sentences(rows, watts):
+        click.echo(sentence)

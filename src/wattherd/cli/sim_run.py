@@ -230,7 +230,7 @@ _OF_JOBS = {
 
 
 _HEAD = ("POLICY", "JOBS", "FINISHED", "AVG JCT", "MEDIAN", "P99", "MAKESPAN", "GPU %",
-         "ENERGY MJ", "OVER BUDGET s", "CPU s")  # fmt: skip
+         "ENERGY MJ", "kWh", "OVER BUDGET s", "CPU s")  # fmt: skip
 _TIMES = ("avg_jct_s", "median_jct_s", "p99_jct_s", "makespan_s")
 
 
@@ -240,7 +240,7 @@ def _show(rows: Sequence[Mapping[str, object]]) -> None:
     head, cells = list(_HEAD), [_cells(row) for row in rows]
     if any("cost" in row for row in rows):
         currency = next((str(row["currency"]) for row in rows if row.get("currency")), "")
-        head += ["kWh", f"COST {currency}".strip(), "kgCO2e"]
+        head += [f"COST {currency}".strip(), "kgCO2e"]
         cells = [[*line, *bill_cells(row)] for line, row in zip(cells, rows, strict=True)]
     print_table(head, cells, right_from=1)
     for row in rows:
@@ -278,7 +278,7 @@ def bill_cells(row: Mapping[str, object]) -> list[str]:
         known = float(str(row[unknown])) < (1 - 1e-9) * total_j
         return f"{float(str(row[name])):,.3f}" if known else "–"
 
-    return [f"{total_j / 3.6e6:,.3f}", cell("cost", "unpriced_j"), cell("co2e_kg", "unrated_j")]
+    return [cell("cost", "unpriced_j"), cell("co2e_kg", "unrated_j")]
 
 
 def _cells(row: Mapping[str, object]) -> list[str]:
@@ -293,6 +293,7 @@ def _cells(row: Mapping[str, object]) -> list[str]:
         *("–" if row[key] is None else show_seconds(float(str(row[key]))) for key in _TIMES),
         "–" if used is None else f"{float(str(used)):.1f}",
         f"{total_j / 1e6:,.1f}",
+        f"{total_j / 3.6e6:,.3f}",
         f"{float(str(row['over_budget_s'])):,.1f}",
         str(row["cpu_s"]),
     ]

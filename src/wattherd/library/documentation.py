@@ -21,6 +21,7 @@ from wattherd.spelling import hint_for
 
 FIRST = "README"
 """The page that lists all others, by who reads them."""
+TRANSLATED = ".zh"
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -112,11 +113,11 @@ def page_text(page: str) -> str:
 
 
 def all_sections() -> list[PageSection]:
-    """Of all pages but the list of pages."""
+    """Of all pages but the list of pages and translations, whose few words are commands."""
     return [
         section
         for page in page_names()
-        if page != FIRST
+        if page != FIRST and not page.endswith(TRANSLATED)
         for section in sections_of(page, page_text(page))
     ]
 

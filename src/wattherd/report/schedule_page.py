@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wattherd.report import theme
 from wattherd.report.charts import Chart
+from wattherd.report.findings import sim_findings
 from wattherd.report.rendering import figure, rendered
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
@@ -13,7 +14,6 @@ from wattherd.report.schedule_table import (
     LEVEL_HEADS,
     columns_of,
     level_rows,
-    sim_findings,
     table_rows,
 )
 
@@ -45,7 +45,7 @@ def render_sim(found: SimRun) -> str:
         columns=columns_of(figures),
         figures=figures,
         cells=table_rows(figures),
-        findings=sim_findings(figures),
+        findings=sim_findings(found.sim),
         level_heads=LEVEL_HEADS,
         levels=level_rows(figures),
         shared=[figure(chart, f"all-{chart.key}") for chart in sim_charts(found, numbers)],

@@ -89,6 +89,14 @@ class ClusterCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WattsSource:
+    """Of how many jobs with GPUs no power curve was measured on some GPU model of the cluster."""
+
+    jobs: Count = 0
+    prior: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sim:
     """One `sim.json`."""
 
@@ -103,6 +111,7 @@ class Sim:
     power: str = ""
     capacity: ClusterCapacity = ClusterCapacity()
     assumptions: tuple[str, ...] = ()
+    watts: WattsSource = WattsSource()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
-"""The table and the sentences at the head of the report of a simulated run."""
+"""The table at the head of the report of a simulated run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from wattherd.report.schedule_pareto import front
 from wattherd.report.schedule_runs import PolicyFigures
 from wattherd.report.svg import tick_label
 from wattherd.report.table import NONE, TableCell
@@ -43,6 +42,7 @@ COLUMNS = (
     FigureColumn("mean wait", "", lambda one: one.avg_queue_s, show_seconds),
     FigureColumn("GPUs held", "%", lambda one: one.gpu_utilisation_pct, _tenth, lower=False),
     FigureColumn("energy", "MJ", lambda one: one.all_energy_j / 1e6, _tenth),
+    FigureColumn("energy", "kWh", lambda one: one.all_energy_j / 3.6e6, _thousandth),
     FigureColumn("over budget", "s", lambda one: one.over_budget_s, _tenth),
     FigureColumn("exempt", "s", lambda one: one.exempt_s, _tenth),
     FigureColumn("restarts", "", lambda one: float(one.restarts), _count, lower=None),
@@ -58,7 +58,6 @@ def columns_of(shown: Sequence[PolicyFigures]) -> tuple[FigureColumn, ...]:
     if any(one.cost is not None for one in shown):
         currency = next((one.currency for one in shown if one.currency), "")
         found += [
-            FigureColumn("energy", "kWh", lambda one: one.all_energy_j / 3.6e6, _thousandth),
             FigureColumn("cost", currency, _cost, _thousandth),
             FigureColumn("CO2e", "kg", _co2e_kg, _thousandth),
         ]
@@ -128,53 +127,3 @@ def _cell(one: PolicyFigures, column: FigureColumn, best: str | None) -> TableCe
     text = column.show(value)
     marked = text == best and one.finished == one.jobs
     return TableCell(mean=text, sd="", sort=value, best=marked)
-
-
-def sim_findings(shown: Sequence[PolicyFigures]) -> list[str]:
-    """What a reader should take away, in a sentence each."""
-    done = [one for one in shown if one.finished == one.jobs and one.avg_jct_s is not None]
-    found = [*_undone(shown), *_fastest(done), *_budget(shown)]
-    best = front(shown)
-    if len(shown) > 1 and best:
-        among = "is" if len(best) == 1 else "are"
-        found.append(f"{_listed(best)} {among} on the Pareto front of completion time and energy.")
-    return found
-
-
-def _undone(shown: Sequence[PolicyFigures]) -> list[str]:
-    return [
-        f"{one.policy} finished {tick_label(one.finished)} of {tick_label(one.jobs)} jobs"
-        + (f"; {tick_label(one.rejected)} can never run." if one.rejected else ".")
-        for one in shown
-        if one.finished < one.jobs
-    ]
-
-
-def _fastest(done: Sequence[PolicyFigures]) -> list[str]:
-    if not done:
-        return []
-    ordered = sorted(done, key=lambda one: one.avg_jct_s or 0.0)
-    first = ordered[0]
-    text = f"{first.policy} has jobs done in {show_seconds(first.avg_jct_s or 0.0)} on average"
-    if len(ordered) > 1:
-        other = ordered[1]
-        ahead = 100 * (1 - (first.avg_jct_s or 0.0) / (other.avg_jct_s or 1.0))
-        text += f", {tick_label(ahead, 1)} % sooner than {other.policy}, the next"
-    return [text + "."]
-
-
-def _budget(shown: Sequence[PolicyFigures]) -> list[str]:
-    over = [one for one in shown if one.over_budget_s > 0]
-    return [
-        f"{one.policy} drew more than the budget for {show_seconds(one.over_budget_s)}."
-        for one in over
-    ] + [
-        f"{one.policy} drew more than the budget for {show_seconds(one.exempt_s)} that are exempt: "
-        "caps of changes that nobody announced were not in force yet (caps.delay)."
-        for one in shown
-        if one.exempt_s > 0
-    ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -79,7 +79,8 @@ def cells(rows: Sequence[CompareRow], columns: Sequence[Field]) -> list[list[Tab
 def _column(rows: Sequence[CompareRow], field: Field) -> list[TableCell]:
     values = [field.value(row) for row in rows]
     printed = [_print(value.mean, field) if value else NONE for value in values]
-    best = _best(values, field) if len(set(printed)) > 1 else None
+    told = {text for text in printed if text != NONE}
+    best = _best(values, field) if len(told) > 1 or len(rows) == 2 else None
     return [
         TableCell(
             mean=text,

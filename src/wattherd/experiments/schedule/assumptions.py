@@ -14,6 +14,15 @@ def assumptions(setting: ComparisonSetup) -> list[str]:
     return [*_delays(setting), *_watts(setting), *_speed(setting)]
 
 
+def watts_source(setting: ComparisonSetup) -> dict[str, int]:
+    """How many jobs have GPUs, and of how many of them watts are a prior on some GPU model."""
+    profiles = setting.given.power_profiles
+    models = {node.gpu_model for node in setting.given.cluster.nodes if node.gpu_count}
+    specs = [spec for spec in setting.given.jobs.specs if spec.gpus]
+    known = sum(models <= profiles.get(spec.power_profile, {}).keys() for spec in specs)
+    return {"jobs": len(specs), "prior": len(specs) - known}
+
+
 def _delays(setting: ComparisonSetup) -> list[str]:
     cap_s, restart_s = setting.cap_delay_s, setting.preset.restart_s
     caps = f"{show_seconds(cap_s)} after its order" if cap_s else "at once, with its order"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wattherd import __version__
 from wattherd.engine.core.config import RULES
-from wattherd.experiments.schedule.assumptions import assumptions
+from wattherd.experiments.schedule.assumptions import assumptions, watts_source
 from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup
 from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
 from wattherd.sim import stretches, usage_levels
@@ -46,6 +46,7 @@ def run_document(
         "budget": scenario.budgets[0],
         "power": scenario.power[0],
         "assumptions": assumptions(setting),
+        "watts": watts_source(setting),
         "scenario": scenario.stated(),
         "policies": [result.row for result in results],
     }
