@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pack demo-schedule test kernels search-kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
+.PHONY: help setup demo demo-adaptive demo-pack demo-schedule test kernels search-kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +38,9 @@ setup: .venv/.dev ## everything a developer needs, in .venv
 
 demo: .venv/.live ## real trainings under a budget that is cut midway; leaves runs/demo/report.html
 	@$(WATTHERD) demo --out $(DEMO)
+
+demo-adaptive: .venv/.live ## ten elastic trainings under fifo, aiturbo and optimus, a budget cut midway
+	@$(WATTHERD) demo --adaptive --out runs/demo-adaptive
 
 demo-pack: .venv/.demo ## placement under fragmentation and power on a generated cluster
 	@rm -rf $(DEMO_PACK) && mkdir -p $(DEMO_PACK)

@@ -82,7 +82,8 @@ class Training:
     def after_step(self) -> None:
         """Report, and stop if that is wanted."""
         print(f"step {self.step} loss {self.loss!r}", flush=True)
-        samples, total = self.asked.global_batch, self.asked.steps
+        samples = self.asked.global_batch
+        total = None if self.asked.open_ended else self.asked.steps
         self.job.step(self.step, loss=self.loss, samples=samples, total=total)
         stop = self.job.should_stop
         if stop or self.step % self.asked.every == 0:
@@ -112,6 +113,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=64, help="most samples at once")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--open-ended", action="store_true", help="do not report the last step")
     return parser.parse_args()
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,20 @@ SDK = 'install the second wheel, too: pip install wheels/*.whl "wattherd[server]
 @click.option("--scale", default=1.0, show_default=True, help="How much longer the trainings are.")
 @click.option("--limit", default=600.0, show_default=True, help="Seconds after which to give up.")
 @click.option("--stay", is_flag=True, help="Go on serving afterwards, until Ctrl-C.")
+@click.option(
+    "--adaptive",
+    is_flag=True,
+    help="Ten elastic trainings instead, under fifo, aiturbo and optimus one after the other.",
+)
 def demo(
-    *, out: Path, port: int, programs: Path | None, scale: float, limit: float, stay: bool
+    *,
+    out: Path,
+    port: int,
+    programs: Path | None,
+    scale: float,
+    limit: float,
+    stay: bool,
+    adaptive: bool,
 ) -> int:
     """Train six small models under a budget that is cut by a quarter midway and raised again.
 
@@ -138,6 +150,8 @@ def demo(
 
     on_signals(_interrupt, signal.SIGTERM)  # end as by Ctrl-C: nothing stays
     folder = str(_programs(programs))
+    if adaptive:
+        return _adaptive(out, folder, scale, limit)
     documents = job_documents(folder, sys.executable, _environment(), scale=scale)
     state = _cleared(out)
     with _service(state, out / "serve.log", port) as server:
@@ -161,6 +175,39 @@ def demo(
         click.echo(f"wattherd: {line}", err=True)
     if not found:
         click.echo(f"all {len(jobs)} trainings finished, {_margin(samples)}", err=True)
+    return 1 if found else 0
+
+
+def _adaptive(out: Path, folder: str, scale: float, limit_s: float) -> int:
+    """The ten trainings under one scheduler after the other."""
+    from wattherd.server.adaptive_demo import POLICIES, SLOTS, Lived, job_documents, report
+    from wattherd.server.demo import problems
+    from wattherd.server.web.past_page import write_state_report
+
+    documents = job_documents(folder, sys.executable, _environment(), scale=scale)
+    runs, found = list[Lived](), list[str]()
+    for policy in POLICIES:
+        state, lived = _cleared(out / policy), Lived(policy)
+        options = ("--policy", policy, "--slots", str(SLOTS))
+        with _service(state, out / policy / "serve.log", 0, options) as server:
+            client = Client(server)
+            click.echo(f"{policy}: {server}/", err=True)
+            ids = [client.post("jobs", one, user=getpass.getuser())["id"] for one in documents]
+            try:
+                jobs = _look_on(client, ids, limit_s, lived.note)
+            except BaseException:
+                _cancel(client, ids)
+                raise
+            samples = client.get("power", last=SAMPLES)["samples"]
+            _cancel(client, [job["id"] for job in jobs if job["finished"] is None])
+        write_state_report(state, out / policy / "report.html")
+        runs.append(lived)
+        found += [f"{policy}: {line}" for line in problems(jobs, samples)]
+    text = report(runs)
+    (out / "report.md").write_text(text, encoding="utf-8")
+    click.echo(text)
+    for line in found:
+        click.echo(f"wattherd: {line}", err=True)
     return 1 if found else 0
 
 
@@ -198,13 +245,15 @@ def _cleared(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _service(state: Path, log: Path, port: int) -> Iterator[str]:
+def _service(
+    state: Path, log: Path, port: int, options: Sequence[str] = ("--policy", "fifo-backfill")
+) -> Iterator[str]:
     """`wattherd serve` on two processors: its address, until it is ended."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
     command = [sys.executable, "-m", "wattherd.cli.main", "serve", "--state", str(state)]
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(  # noqa: S603 - our own command
-            [*command, "--port", str(port), "--policy", "fifo-backfill"], stderr=stream
+            [*command, "--port", str(port), *options], stderr=stream
         )
     try:
         yield _address(process, log)
@@ -223,7 +272,12 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     raise UserError(f"did not start: {log.read_text().strip()}", where="wattherd serve")
 
 
-def _look_on(client: Client, ids: Sequence[str], limit_s: float) -> list[Any]:
+def _look_on(
+    client: Client,
+    ids: Sequence[str],
+    limit_s: float,
+    note: Callable[[list[Any]], object] = lambda _: None,
+) -> list[Any]:
     """Show the jobs until all are over, and set the budgets when they are due."""
     from rich.console import Console
     from rich.live import Live
@@ -237,6 +291,7 @@ def _look_on(client: Client, ids: Sequence[str], limit_s: float) -> list[Any]:
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
             jobs = [client.get(f"jobs/{one}") for one in ids]
+            note(jobs)
             past_s = time.monotonic() - began_s
             due = course.due(part_done(jobs))
             if due:
