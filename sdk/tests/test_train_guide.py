@@ -25,7 +25,8 @@ READY = "def fresh_state(): return {}\ndef train_one_step(state): return 0.5\nst
 
 
 def test_there_is_something_to_run() -> None:
-    assert len(BLOCKS) >= 4
+    # The source distribution has its README only; the guide is in the checkout.
+    assert len(BLOCKS) >= (4 if GUIDES[0].exists() else 1)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.split()[1] + "-" for block in BLOCKS])
