@@ -58,6 +58,8 @@ class Aims:
 
     def caps(self, now_s: float, budget_w: Floats) -> Floats:
         """A cap to wish for each device (N,), for budgets (F + 1,) of all levels."""
+        # A limit that moved is shared out at once: wishes made for the old one may be for watts
+        # that are gone.
         due = now_s - self._made_at_s >= self._every_s
         if due or not np.array_equal(budget_w, self._for_w):
             self._cap_w = self._shared(budget_w)
@@ -75,6 +77,7 @@ class Aims:
         # what has to give way is the loop's to find.
         if not self._asks or (limits.load_w(floor_w) > room_w).any():
             return fleet.floor_w.copy()
+        # NO_JOB is the index of this last entry, which nobody's cap is made of.
         caps = np.append(self._policy.share_in(self._asks, limits), 0.0)
         wished_w = np.where(idle, fleet.floor_w, caps[self._job])
         return np.asarray(np.clip(wished_w, fleet.floor_w, fleet.max_w))
@@ -91,6 +94,8 @@ def _limits(fleet: Fleet, asks: Sequence[PowerAsk], job: Ints) -> DomainRoom:
                 where=f"job {ask.job_id}",
                 field="devices",
             )
+        # All devices of a job have one cap, so that of its watts a level has the share that it has
+        # of them.
         share[number] = fleet.levels(own.astype(np.float64)) / ask.devices
     levels = np.arange(fleet.feeds + 1)
     names = tuple(f"level {number}" for number in range(fleet.feeds + 1))

@@ -115,6 +115,8 @@ class Backstop:
         for number in np.flatnonzero(over_w > 0):
             low = caps.fixed | (heat[number] > ABOUT_TO_TRIP)
             among = low & ~self._gone(caps, now_s) & fleet.below(int(number)) & ~chosen
+            # A silent device would not hear it, and one whose job was stopped and that draws on has
+            # nothing left but its outlet.
             hears = among & ~caps.silent & ~self.jobs.stopped & self._config.stops_jobs
             if hears.any() and not hot[number]:
                 self.jobs.stop(self._largest(caps.counted_w, hears, float(over_w[number])), now_s)
@@ -138,6 +140,8 @@ class Backstop:
         """By how many watts levels (F + 1,) will stay above their budgets, whatever is ordered."""
         fleet = self._fleet
         gone = self._gone(caps, now_s)
+        # Whatever was ordered off or told to stop counts as if it had followed. The next cycle
+        # would otherwise stop another one for the same watts.
         fixed = caps.fixed & ~gone & ~self.jobs.ending(now_s)
         worst_w = np.where(fixed, caps.counted_w, caps.response.at(caps.lowest_w))
         least_w = fleet.levels(np.where(gone, 0.0, worst_w))

@@ -50,6 +50,8 @@ class FeedLevels:
         """
         found = []
         for rows in (*self._deepest_first, np.array([self.count - 1])):
+            # One past the last level stands for none, so that whoever indexes by a path appends one
+            # entry to its array (a room without end) and needs no mask.
             member = np.full(self.count, self.count)
             member[rows] = rows
             for lower in reversed(self._deepest_first):
@@ -62,6 +64,7 @@ class FeedLevels:
         """Each level's `own` (L,) and those of all levels below it."""
         total = own.astype(np.float64)
         for rows in self._deepest_first:
+            # `total[above] += ...` would add only one of the feeds that hang on the same level.
             total += np.bincount(self.above[rows], total[rows], self.count)
         return total
 
@@ -96,6 +99,9 @@ class FeedLevels:
 
         Where nothing is read (NaN) it is what is below and what is `unread` of their own.
         """
+        # Two sums run upwards. A level that is read has a meter to contradict, by no more than the
+        # least below it; one that is not read has nothing else, and takes all that may be drawn
+        # there.
         found, least_sum, sum_ = read.copy(), least.astype(np.float64), unread.astype(np.float64)
         for rows in (*self._deepest_first, np.array([self.count - 1])):
             here = found[rows]
@@ -110,6 +116,7 @@ class FeedLevels:
 def _generations(above: Ints) -> tuple[Ints, ...]:
     """The levels by their distance from the site, the farthest first; the site is left out."""
     depth = np.zeros(len(above) + 1, dtype=np.int64)
+    # From the site down: every level stands before the one above it, whose depth is known by then.
     for number in range(len(above) - 1, -1, -1):
         depth[number] = depth[above[number]] + 1
     return tuple(np.flatnonzero(depth == far) for far in range(int(depth.max()), 0, -1))
@@ -182,6 +189,7 @@ class Fleet:
             raise UserError(
                 "a device's lowest cap is negative or above its highest", field="floor_w"
             )
+        # Where there are no feeds the site is level 0, and all devices hang on it.
         if np.any(self.feed < 0) or np.any(self.feed > self.feeds - (self.feeds > 0)):
             raise UserError("a device hangs on an unknown feed", field="feed")
         # Left out, every feed hangs on the site: two levels, the commonest case.
@@ -423,6 +431,8 @@ class Streak:
         """Durations so far; 0 where the condition has just begun or does not hold."""
         step_s = 0.0 if np.isnan(self._at_s) else max(now_s - self._at_s, 0.0)
         self._at_s = now_s
+        # -1 is "does not hold", 0 "has just begun". Only from the second look on has time passed in
+        # which it held at both ends.
         held = self.seconds >= 0
         grown = np.where(held, self.seconds + step_s, 0.0)
         self.seconds = np.where(condition, grown, -1.0)

@@ -41,6 +41,7 @@ def steps_that_fit(fleet: Fleet, room_w: Floats, cost_w: Floats, order: Ints) ->
     if not len(order):
         return fits
     fits[order] = True
+    # A path's entry `count` stands for no level (`FeedLevels.ancestors`), and that is never full.
     padded_w = np.append(room_w, np.inf)
     for path in fleet.paths:
         group = path[order]
@@ -85,12 +86,15 @@ def heights(budget_w: Floats, group: Ints, low_w: Floats, high_w: Floats) -> Flo
         least, most = np.where(gap >= 0, height, least), np.where(gap <= 0, height, most)
         if (np.abs(gap) <= 1e-13 * np.abs(room) + 1e-10).all():
             break
+        # Of the side that the step goes to: at a corner the pieces on its left and right differ.
         slope = np.bincount(own, np.where(gap[own] > 0, (low <= here) & (here < high),
                                           (low < here) & (here <= high)), size)  # fmt: skip
         newton = height + gap / np.maximum(slope, 1.0)
         middle = 0.5 * (least + most)
         inside = (newton > least) & (newton < most) & (slope > 0)
         height = np.where(np.abs(gap) <= 1e-10, height, np.where(inside, newton, middle))
+    # At 0 everybody has its low and nobody more. That these are too much is found by whoever
+    # compares with the budget; sharing cannot mend it.
     hopeless = np.bincount(own, low, size) > room
     found[numbers] = np.where(hopeless, 0.0, height)
     return found

@@ -41,6 +41,8 @@ class MeanMeters:
         unread = fleet.levels((~fleet.device_read).astype(np.float64)) > 0
         self._which: Bools = np.asarray(fleet.level_read & ~unread)
         self._own_w: Floats = np.full(fleet.size, np.nan)
+        # Joules are remembered and not watts: a mean over any window is then one difference of two
+        # of them.
         self._energy_j: Floats = np.zeros(levels)
         self._past_s: Floats = np.full(2 * ROWS, np.inf)
         self._past_j: Floats = np.zeros((2 * ROWS, levels))
@@ -102,6 +104,8 @@ class MeanMeters:
         self.late_s = np.where(means, window_s / 2 + now_s - self._stamp_s, 0.0)
         level_w = np.maximum(seen.level_w + since_w, 0.0)
         with np.errstate(invalid="ignore"):
+            # Judged anew, by the reading as it is now: a mean that lags behind devices which rise
+            # seems to contradict them, and below such a level nothing is learned.
             agreed = ~(level_w < own_w * (1.0 - disagree))
         return replace(
             seen, level_w=level_w, feed_w=level_w[:-1],
@@ -118,6 +122,8 @@ class MeanMeters:
         self._looked_s = now_s
         # The newest row is always of now; it stays once the one before is old enough.
         if self._rows < 2 or now_s - self._past_s[self._rows - 2] >= SPACING_S:
+            # Twice the rows that are needed, so that the older half goes at once and not a row at
+            # each look.
             if self._rows == 2 * ROWS:
                 for past in (self._past_s, self._past_j):
                     past[:ROWS] = past[ROWS:]
@@ -129,6 +135,8 @@ class MeanMeters:
     def _learn(self, read_w: Floats, stamp_s: Floats, news: Bools) -> None:
         """How far each window fails to explain how readings move."""
         stamp_s = np.where(news, stamp_s, self._looked_s)
+        # A window is judged by how what it leaves of the readings changes. Other load that stands
+        # still is in all of these alike, and drops out whatever its size.
         means_w = [self._mean_w(stamp_s, np.full(len(stamp_s), one)) for one in WINDOWS_S]
         left_w = np.array([*(read_w - mean_w for mean_w in means_w), read_w])
         moved = np.square(np.nan_to_num(left_w - self._left_w))
@@ -153,6 +161,7 @@ class MeanMeters:
         better = worth & (self._missed[best, every] < BETTER * unexplained)
         self.changed = better & (best != self._chosen)
         self._chosen = np.where(better, best, self._chosen)
+        # They were won against the window that has gone.
         self._wins[:, self.changed] = 0.0
 
     def _mean_w(self, end_s: Floats, window_s: Floats) -> Floats:

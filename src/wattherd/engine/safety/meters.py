@@ -216,6 +216,8 @@ class Meters:
         changed = read & (value != previous) & np.isfinite(previous) & ~back
         self._ended_run = np.where(read, np.where(changed, self._run, 0.0), self._ended_run)
         self._run = np.where(changed, 1.0, np.where(read, self._run + 1, self._run))
+        # Down by one and not to nothing, since a frozen meter may flicker once. And no higher than
+        # twice the bound, so that a meter that lives again is soon believed.
         self._same = np.where(again, self._same + 1, np.maximum(self._same - 1, 0))
         self._same = np.minimum(self._same, 2 * self._config.frozen_after)
         self._last = np.vstack((self._last[1:], value))

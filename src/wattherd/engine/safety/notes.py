@@ -51,6 +51,8 @@ class NoteBook:
         def on_devices(kind: str, which: Bools, watts: Floats) -> None:
             found.extend(self._notes(kind, which, watts, now_s, level=False))
 
+        # By what is read, not by what is counted. A count above a limit is what the loop is there
+        # for; a reading above it is what an operator wants to hear of.
         over_w = seen.level_w - limit_w
         on_levels("over-limit", over_w > 0, over_w)
         on_levels("base-load", base.now_w > BASE * np.maximum(base.drawn_w, 1.0), base.now_w)

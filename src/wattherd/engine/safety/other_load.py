@@ -74,10 +74,13 @@ rack may be many times its draw, and hardly any of it follows."""
 CONVEX = 1.5
 """The next watt brings more than the ones before did in the mean: losses of supplies grow with the
 square of what they carry, fans take the cube of their speed."""
+# Applied once a mark, and marks are `SLOPE_S` apart: it forgets by 1/e in two and a half minutes.
 SLOPE_MEMORY = 0.98
 
 
 @dataclass(slots=True)
+# Two windows take turns, and the older one is dropped when the newer one is full: that needs no
+# list of looks. The price is a memory that lasts for one to two windows and not for exactly one.
 class _Extremes:
     """Lowest, highest and second highest values of the last one to two windows, by entry."""
 
@@ -89,6 +92,7 @@ class _Extremes:
     def __init__(self, size: int, window_s: float) -> None:
         self.window_s = window_s
         self.low = np.full((2, size), np.inf)
+        # The two highest of either window: the second highest of both must be among these four.
         self.high = np.full((4, size), -np.inf)
         self._turned_s = -np.inf
 
@@ -127,6 +131,10 @@ class _Extremes:
         self.high -= by
 
 
+# Three beliefs, each for another use. `steady_w` is what has been proven, and what further rises
+# are measured from. `now_w` is what counts against limits: never below `steady_w`, nor below what
+# is stated, and never lower than it was a moment ago. `reserve_w` is kept on top for what comes
+# before the loop can answer.
 class BaseLoad:
     """Arrays over levels (F + 1,), each with what is below it."""
 
@@ -248,7 +256,12 @@ class BaseLoad:
         fleet = self._fleet
         recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
         known = np.isfinite(seen.now_w) & ~seen.still
+        # A device explains no more than it was counted at. If it draws more, the rest is other load
+        # until `DrawResponse` has learned it and `transfer` moves it over: in between it is counted
+        # once, on this side.
         own_w = np.where(off, 0.0, np.where(known, np.fmin(seen.now_w, recent_w), recent_w))
+        # This stands for the draw of levels without a meter, so that readings count in full here,
+        # also beyond the count.
         more_w = np.where(known, seen.now_w, np.fmax(seen.now_w, recent_w))
         more_w = np.where(off, 0.0, more_w)
         self.explained_w = fleet.levels(own_w)
@@ -261,6 +274,9 @@ class BaseLoad:
         read_w = np.where(self.short, self._from_above(read_w, own_w), read_w)
         self.drawn_w = self._drawn(read_w, own_w, more_w)
         most_w = fleet.levels(np.where(off, 0.0, recent_w))
+        # The truth is between these two. Devices draw no more than they are counted at: what is
+        # drawn beyond that (hard) is other load for sure. What is drawn beyond their readings
+        # (soft) is the most that it may be, and too much where these read low or lag behind a rise.
         hard_w = self.drawn_w - most_w
         soft_w = self.drawn_w - self.explained_w
         told_w = np.full(len(soft_w), np.nan) if own_then_w is None else own_then_w
@@ -279,9 +295,12 @@ class BaseLoad:
         self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
         self._regress(now_s, unread)
         self._hidden.note(
+            # The lower of the two, since a spike must not be remembered for minutes as what the
+            # level may draw.
             np.minimum(np.median(self._level_w, axis=0), self.drawn_w), most_w, self._learned_slope,
             told=~unread & ~seen.alarmed, step_s=step_s,
         )  # fmt: skip
+        # A device that nobody reads swings in its level's draw only.
         devices_w = np.where(complete, self.explained_w, self.drawn_w)
         self._note_swing(devices_w, seen.alarmed, now_s, step_s)
         self._note_switched(unread | seen.alarmed, step_s)
@@ -295,6 +314,8 @@ class BaseLoad:
         """Watts (N,) that devices now answer for themselves are no other load any more."""
         if not watts.any():
             return
+        # All that is remembered moves by the same watts. A past that still had them in it would
+        # show as a fall of other load now, and be kept free for its return.
         by_w = self._fleet.levels(watts)
         self._quiet.seconds = np.where(by_w > 0, -1.0, self._quiet.seconds)
         self.now_w = np.maximum(self.now_w - by_w, self.stated_w)
@@ -316,6 +337,8 @@ class BaseLoad:
         if not watts.any():
             return
         soft_w = np.nan_to_num(np.median(self._soft_w, axis=0))
+        # Not all of it: the device may draw less than was believed, and then nobody draws those
+        # watts.
         more_w = np.clip(soft_w - self.steady_w, 0.0, self._fleet.levels(watts))
         more_w = np.nan_to_num(more_w)
         self.steady_w = self.steady_w + more_w
@@ -330,6 +353,8 @@ class BaseLoad:
         since_w = np.maximum(self.explained_w - np.median(self._own_w, axis=0), 0.0)
         with_them_w = np.nan_to_num(self.steady_w) + self.slope * since_w
         left_w = room_w - np.maximum(self.now_w, with_them_w) - self.reserve_w
+        # The slope is a price of further watts only. What came with the watts that devices draw
+        # already was read, and is in `now_w`.
         more_w = np.maximum(left_w - self.explained_w, 0.0)
         found_w = np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
         return np.asarray(np.minimum(found_w, self._hidden.budget_w(room_w)))
@@ -349,6 +374,9 @@ class BaseLoad:
         known = np.isfinite(read_w)
         news = slow & known & (read_w != self._shown_w)
         if news.any():
+            # Which moment of its last period a slow meter shows is not known. The least that
+            # devices drew in that time makes their rise since then, and with it what may have come
+            # with them, the largest.
             then_w = np.full(len(read_w), np.inf)
             for at_s, own_w in self._own_past:
                 within = now_s - at_s <= LATE * news_s + 1e-9
@@ -368,6 +396,7 @@ class BaseLoad:
         least_w = np.fmax(read_w, self.explained_w)
         below_w = np.bincount(fleet.tree.above, least_w[:-1], len(read_w)) + fleet.own(own_w)
         beside_w = (read_w - below_w)[fleet.tree.above]
+        # No more than may come with its devices: the rest hangs on the level above itself.
         beside_w = np.append(np.clip(beside_w, 0.0, FOLLOWS_MOST * self.explained_w[:-1]), np.nan)
         return np.asarray(self.explained_w + beside_w)
 
@@ -392,6 +421,8 @@ class BaseLoad:
 
     def _disturb(self, counted_w: Floats, known: Bools, now_s: float) -> None:
         """Levels are quiet again a while after caps fell or meters came and went below them."""
+        # Only counts that fell disturb. Devices may still draw what they were counted at before,
+        # and the difference would pass for other load that rose.
         moved_w = np.where(known != self._known, counted_w, self._counted_w - counted_w)
         much = self._fleet.levels(np.maximum(moved_w, 0.0)) > 2 * NOISE * self.drawn_w
         self._quiet.note(~much, now_s)
@@ -426,6 +457,9 @@ class BaseLoad:
         rise_w = np.fmax(level_w - self._level_low.lowest, beyond_w - self._hard_low.lowest)
         proven_w = self._trend.lowest + np.maximum(rise_w, 0.0)
         proven_w += 2 * NOISE * self.drawn_w
+        # Devices' meters that read low must not be able to take the whole limit from their own
+        # devices, and a true rise that nothing else shows must be believed some day: so it is
+        # believed slowly.
         slow_w = was_w + (soft_w - was_w) * min(step_s / UNPROVEN_S, 1.0)
         rising_w = np.minimum(soft_w, np.maximum(np.maximum(was_w, proven_w), slow_w))
         # What nobody reads proves no fall: the other load may be all that is drawn beyond it.
@@ -436,9 +470,12 @@ class BaseLoad:
         steady_w = np.where(soft_w > was_w, rising_w, falling_w)
         steady_w = np.where(unread, was_w, steady_w)
         self.steady_w = np.maximum(steady_w, self.stated_w)
+        # Either devices read low or other load rose unseen. Until that is known, no device below
+        # loses its cap by a low reading (`Wants.caps`).
         self.doubted = soft_w - self.steady_w > DOUBT * self.drawn_w
         self._unproven = soft_w - self.steady_w > NOISE * self.drawn_w
         surely = (hard_w > NOISE * self.drawn_w) & ~unread
+        # One look is enough here: no device can have drawn it.
         now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
         # What was there a moment ago is not gone because caps that were cut hide it now.
         self._moments.note(np.where(alarmed, np.nan, now_w), now_s)
@@ -469,10 +506,14 @@ class BaseLoad:
         with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
         free_w = np.where(quiet, self._read_w - with_devices_w, np.nan)
         self._peaks.note(free_w, now_s)
+        # A rise counts as far as it comes within the time that the loop takes to answer. What takes
+        # longer is met by cuts, and watts kept for it would be kept for nothing.
         self._lows.window_s = 0.5 * ahead_s
         self._lows.note(np.where(unread, np.nan, self.steady_w - with_devices_w), now_s)
         low_w = np.where(np.isfinite(self._lows.lowest), self._lows.lowest, np.nan)
         rise_w = free_w - low_w
+        # Of a small rise a part is surely noise. A large one is kept whole, since too little kept
+        # is paid with the limit and too much with watts only.
         self._rises.note(np.where(rise_w > 2 * noise_w, rise_w, rise_w - noise_w), now_s)
         self.peak_w = np.maximum(self.peak_w, self._peaks.second)
         self.rise_w = np.maximum(self.rise_w, self._rises.second)
@@ -485,6 +526,9 @@ class BaseLoad:
         self._alike = np.where(unread, 0, self._alike)
         if self._mark is not None and now_s - self._mark[0] < SLOPE_S:
             return
+        # Changes are regressed and not levels. The part of other load that stands still drops out,
+        # and the step from what was counted to what is read never becomes a point: as one, it once
+        # gave a slope of -0.16 for minutes where 0.35 was true.
         base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.nan_to_num(CONVEX * np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
@@ -499,8 +543,12 @@ class BaseLoad:
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = xy / xx
             spread = np.sqrt(np.maximum(yy - slope * xy, 0.0) / np.maximum(count - 1, 1) / xx)
+            # Two standard errors either way. Up to the upper end watts are kept free for what
+            # follows the devices; from the past of other load nothing is taken out unless the lower
+            # end, too, says that something followed them.
             most = slope + 2 * spread
             least = slope - 2 * spread
+        # Devices must have moved, else this is noise divided by noise.
         moved = (count >= 3) & (xx > np.square(0.05 * np.maximum(own_w, 1.0)))
         self.slope = np.where(moved & np.isfinite(most), np.clip(most, 0.0, share), unknown)
         self._learned_slope = np.where(moved & np.isfinite(most), np.maximum(most, 0.0), np.inf)
@@ -597,6 +645,8 @@ class BaseLoad:
 
 def _turns(past_w: Floats, low_w: Floats, span_w: Floats) -> Floats:
     """How often each column of `past_w` (T, L) went from its upper to its lower third or back."""
+    # The middle third belongs to neither side: noise about the middle of a swing would otherwise
+    # turn at every look.
     place = np.sign(np.round((past_w - low_w) / np.maximum(span_w, 1e-9) * 3.0 - 1.5))
     side, turns = np.zeros(past_w.shape[1]), np.zeros(past_w.shape[1])
     for row in place:

@@ -126,6 +126,8 @@ class DrawRamps:
         if first:
             self._past.clear()  # of another clock
             self._began_s = now_s
+        # A loop that slept for minutes must not wake up to minutes' worth of rise: a window's is
+        # all that any window may have.
         step_s = 0.0 if first else min(now_s - self._past[-1].at_s, limits.over_s)
         if now_s - self._began_s < limits.over_s:
             step_s = 0.0  # A predecessor may just have used up what there was.
@@ -154,6 +156,8 @@ class DrawRamps:
         self._most_w = most_w
         may_w = np.minimum(most_w, low_10_w + limits.swing_w)
         must_w = np.maximum(self._least_w, high_10_w - limits.swing_w)
+        # The higher of two readings for what may still rise, the lower for what may still fall:
+        # either way what is left is not overstated.
         self._room_w = np.maximum(may_w - now_w, 0.0)
         self._fall_w = np.maximum(np.minimum(drawn_w, read_w) - must_w, 0.0)
         self.rising_w_s = (drawn_w - low_w) / limits.over_s
@@ -228,6 +232,8 @@ class DrawRamps:
         fleet, draw, now_w = self._fleet, caps.response.at, self._now_w
         ordered_w = np.where(np.isnan(caps.ordered_w), lowered_w, caps.ordered_w)
         low_w, high_w = draw(lowered_w), draw(np.maximum(ordered_w, lowered_w))
+        # Cut from what is drawn and not from what is allowed: to take away what nobody uses makes
+        # no fall.
         from_w = np.clip(now_w, low_w, high_w)
         cut_w = np.where(caps.fixed, 0.0, from_w - low_w)
         falls_w = fleet.levels(cut_w)
@@ -239,6 +245,8 @@ class DrawRamps:
         if at_once:
             must = np.ones_like(must)
         self._hasty = (must > may + SLACK) & (falls_w > WORTH_W)
+        # The tightest ramp on the way to the site, or the limit on it that demands most: limits go
+        # first.
         share = np.maximum(fleet.least(may), -fleet.least(-must))
         soft_w = caps.response.cap_for(from_w - share * cut_w)
         soft_w = np.clip(soft_w, lowered_w, np.maximum(ordered_w, lowered_w))

@@ -125,6 +125,8 @@ class DrawResponse:
             stable_s = self._stable.note(same & may, now_s)
             self._held_w = np.where(same, self._held_w, held_w)
             usable = may & same & (stable_s >= settle_s)
+            # For a while after a cap fell the draw is that of the higher one. After it rose, draw
+            # beyond what was expected is news whether or not it has arrived.
             fell = held_w < self._before_w * (1.0 - SAME)
             rising_s = self._rising.note(told & ~fell, now_s)
             above = told & ~fell & (rising_s >= settle_s) & (draw_w > before_w * (1.0 + SAME))
@@ -181,8 +183,12 @@ class DrawResponse:
         self._least_w[1] = np.where(begun, np.inf, self._least_w[1])
         self._peak_w[1] = np.fmax(self._peak_w[1], draw_w)
         self._least_w[1] = np.fmin(self._least_w[1], draw_w)
+        # Over two windows, so that a pause at the turn of one does not pass for a better regulator.
         peak_w, least_w = self._peak_w.max(axis=0), self._least_w.min(axis=0)
         proven = usable & np.isfinite(peak_w)
+        # A draw near its cap may be a coincidence where parts of a node are beyond any cap. It is
+        # held back for sure where it is all that was expected, where the cap is kept, or where it
+        # stands at the point that was seen before.
         near = (least_w >= AS_EXPECTED * self.at(held_w)) | (peak_w <= held_w * (1.0 + SAME))
         near |= np.abs(peak_w - self._draw_w) <= 2 * SAME * self._draw_w
         pressing = proven & (least_w >= PRESSING * held_w) & near
@@ -194,6 +200,7 @@ class DrawResponse:
         self.reach_w = np.where(was_reach, np.maximum(self.reach_w, self._draw_w), self.reach_w)
         self.reach_w = np.where(less & (self.reach_w > peak_w),
                                 np.where(peak_w > held_w, peak_w, 0.0), self.reach_w)  # fmt: skip
+        # Never below the cap itself: that a device draws less than its cap today is no promise.
         self._set_point(less, held_w, np.maximum(peak_w, held_w))
         self._fresh &= ~less
         kept = pressing & (peak_w <= held_w * (1.0 + SAME))

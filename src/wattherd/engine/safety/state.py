@@ -89,6 +89,7 @@ def nothing_known(size: int, levels: int) -> SafetyState:
 
 
 def _taken(values: Floats, rows: Ints) -> Floats:
+    # The last entry is what a row of -1 takes: nothing is known of it.
     padded = np.append(values, np.nan)
     return np.asarray(padded[np.where(rows < 0, len(values), rows)])
 

@@ -98,6 +98,8 @@ class Storage:
     def moved(self, watts: float, step_s: float) -> None:
         """It was seen to give so many watts (take them, where negative) for a step."""
         moved_j = watts * step_s
+        # Watts are at the terminals: more than that leaves the charge, and less of it arrives
+        # there.
         stored_j = moved_j / self._one_way if moved_j > 0 else moved_j * self._one_way
         self.charge_j = min(max(self.charge_j - stored_j, 0.0), self.size.energy_j)
         self.lost_j += abs(stored_j - moved_j)
@@ -125,6 +127,8 @@ class Smoothing:
         storage = self.storage
         if self._grid_w is None:
             self._grid_w = self._mean_w = load_w
+        # Exact for a load that stands still through the step, whatever its length: results must not
+        # depend on how often somebody looks.
         self._mean_w += (load_w - self._mean_w) * -math.expm1(-step_s / self._over_s)
         missing_j = REST * storage.size.energy_j - storage.charge_j
         aim_w = max(self._mean_w + missing_j / BACK_S, 0.0)

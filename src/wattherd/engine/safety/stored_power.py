@@ -134,6 +134,8 @@ class StoredPower:
             given_w, counted_w = self._counts(unit, where.reserve)
             own_given_w[where.level] += given_w
             own_counted_w[where.level] += counted_w
+        # A battery below a feed relieves that feed and all levels above it, as the watts of a
+        # device load them. The feed beside it has nothing of it.
         self.given_w = self._fleet.tree.sums(own_given_w)
         self.counted_w = self._fleet.tree.sums(own_counted_w)
         return replace(
@@ -151,6 +153,8 @@ class StoredPower:
         fleet, room_w = self._fleet, self._limit_w * (1.0 - margin)
         drawn_w = self._gross_w(counted_w)
         orders = np.zeros(len(self._units))
+        # One after the other, each told what those before it give: two batteries on one way to the
+        # site would otherwise both cover, or both take, the same watts.
         helped_w = np.zeros(fleet.feeds + 1)  # by storages that have their order already
         for number, (unit, where) in enumerate(zip(self._units, self.storages, strict=True)):
             path = self._path(where.level)
@@ -158,6 +162,8 @@ class StoredPower:
                 # An inverter that nobody reads may be gone, or do what it likes: nothing is asked.
                 unit.plan_w = unit.ordered_w = 0.0
                 continue
+            # The tightest level on the way to the site decides either way: the largest excess is
+            # what must be given, the least room what may be taken.
             over_w = drawn_w[path] - helped_w[path] - room_w[path]
             short_w = wanted_w[path] - helped_w[path] - room_w[path]
             free_w = -short_w - SPARE * self._limit_w[path]
@@ -182,6 +188,7 @@ class StoredPower:
         unit.heard = bool(np.isfinite(told_w) and np.isfinite(told) and now_s - at_s <= OLD_S)
         if unit.heard:
             if not unit.past:
+                # Nothing was counted yet, so that its first word is all there is.
                 unit.storage.charge_j = min(max(told, 0.0), 1.0) * unit.storage.size.energy_j
             else:
                 unit.storage.moved(unit.past[-1][1], step_s)
@@ -199,8 +206,12 @@ class StoredPower:
         if not unit.past:
             return 0.0, 0.0
         given_w = min(watts for _, watts in unit.past)
+        # It may have stopped giving. Readings may still hold what it gave, but no limit is raised
+        # by it from this very cycle on.
         if given_w > 0 and not unit.heard:
             return given_w, 0.0
+        # What it was told to give no more is not counted on, though it may still be read to give
+        # it.
         plan_w = given_w if np.isnan(unit.ordered_w) else unit.plan_w
         if min(given_w, plan_w) < 0:
             return given_w, min(given_w, plan_w)
@@ -212,11 +223,15 @@ class StoredPower:
         """What one is to do: bridge, else shave, else recharge."""
         storage = unit.storage
         bridge_w = min(max(over_w, 0.0), storage.most_w(1.0))
+        # Reckoned anew each cycle from what is left, so that it fades and never ends at once: caps
+        # come down along with it.
         spend_w = min(max(short_w, 0.0), storage.most_w(LASTS_S, above=reserve))
         if spend_w < WORTH * storage.size.power_w:
             spend_w = 0.0
         if max(bridge_w, spend_w) > 0:
             return max(bridge_w, spend_w)
+        # An owed reserve is charged whether watts are free or not: the next cut may come before any
+        # are.
         owed_w = max(reserve * storage.size.energy_j - storage.charge_j, 0.0) > 0
         forced_w = reserve * storage.size.energy_j / BACK_S if owed_w else 0.0
         take_w = min(max(free_w, forced_w, 0.0), storage.room_w(LASTS_S))
@@ -232,6 +247,8 @@ class StoredPower:
         for number, (unit, where) in enumerate(zip(self._units, self.storages, strict=True)):
             for level in self._path(where.level):
                 own_w[number, level] = _then(unit.past, float(self._at_s[level]))
+        # With what storage gave at the moment that each meter tells of. What it gives now is not in
+        # the reading of a meter that lags, and added to it would make a load that nobody draws.
         gross_w = self._net_w + own_w.sum(axis=0)
         return np.where(np.isfinite(gross_w), gross_w, counted_w)
 

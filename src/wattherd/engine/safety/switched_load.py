@@ -54,6 +54,7 @@ class SwitchedLoad:
 
     def restore(self, away_w: Floats, wait_s: Floats) -> None:
         """Take over what a predecessor waited for; NaN is nothing."""
+        # Kept as a distance: where the line is, the first reading of this life says.
         self._restored_w = np.maximum(np.nan_to_num(away_w), 0.0)
         self.wait_s = np.fmax(wait_s, ONCE_S)
 
@@ -112,10 +113,13 @@ class SwitchedLoad:
         self._most_w = np.where(back | ~away, away_w, np.maximum(self._most_w, away_w))
         # What was given up on and comes all the same was away for that long.
         self._given_s = self._given_s + step_s
+        # What comes back may need some looks to do so, and each sees a part of it only.
         self._came_w = 0.8 * self._came_w + came_w
         again = (self._given_w > 0) & (self._came_w >= HALF * self._given_w)
         self._learn(again, self._given_s)
         self._given_w = np.where(again, 0.0, self._given_w)
+        # The line comes down to the load, and its watts are free again. What was given up on is
+        # remembered all the same: if it comes after all, that tells how long such pauses last.
         over = self._away_s > self.wait_s
         self._given_w = np.where(over, self._most_w, self._given_w)
         self._given_s = np.where(over, self._away_s, self._given_s)
