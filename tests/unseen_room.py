@@ -196,7 +196,8 @@ class Story:
 
     def above(self) -> list[tuple[int, int, float]]:
         """(second, level, excess in percent), whatever is not excused."""
-        over = self.level_w / self.room.limit_w - 1.0
+        # A level without devices has no limit and no draw.
+        over = (self.level_w - self.room.limit_w) / np.maximum(self.room.limit_w, 1.0)
         bad = (over > 2e-4) & ~self.room.excused()[:, None]
         return [
             (int(s), int(f), round(100 * over[s, f], 2))

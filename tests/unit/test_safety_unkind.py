@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from safety_room import CALM, Room, a_fleet, a_loop, limits
+from wattherd.engine.safety.contract import Breaker, Readings
 from wattherd.engine.safety.loop import SafetyLoop
 
 SETTLE = 8
@@ -146,6 +147,55 @@ def test_knobs_that_round_are_done_and_the_limit_is_used(step_w: float) -> None:
     assert (drawn_w[SETTLE:] <= 1760).all()
     assert drawn_w[30:].mean() >= 0.95 * 1760
     assert not loop.caps.late.any()
+
+
+def test_knobs_that_round_without_a_word_are_found_out() -> None:
+    fleet = a_fleet()
+    room, loop = Room(fleet, knob_step_w=25.0), a_loop(fleet)
+    drawn_w = room.run(loop, limits(fleet, 1760), 140)[:, -1]
+    assert (drawn_w[SETTLE:] <= 1760).all()
+    assert drawn_w[80:].mean() >= 0.95 * 1760
+    assert not loop.caps.late.any()
+
+
+class MadMeter(Room):
+    """The site's meter tells nonsense for two minutes."""
+
+    def read(self) -> Readings:
+        readings = super().read()
+        if not 60 <= self.at_s < 180:
+            return readings
+        said_w = (65535.0, -1.0, float("nan"), 0.0, 65535.0, 65535.0, readings.site_w, 0.0)
+        return replace(readings, site_w=said_w[self.at_s * 5 % 8])
+
+
+def test_a_mad_meter_switches_nothing_off_and_is_forgotten() -> None:
+    rated_w = np.array([4000.0, 2000.0])
+    fleet = replace(a_fleet(site_metered=True), breaker=Breaker(rated_w=rated_w))
+    room, loop = MadMeter(fleet, base=lambda _: 300.0), a_loop(fleet)
+    off = False
+    for _ in range(300):
+        orders = loop.cycle(room.read(), rated_w)
+        off |= bool(orders.switch_off.any())
+        room.follow(orders)
+        assert room.at_s < SETTLE or room.levels_w()[-1] <= 2000.0
+    assert not off
+    assert room.levels_w()[-1] >= 0.95 * 2000.0
+
+
+def test_a_meter_that_tells_milliwatts_is_no_meter() -> None:
+    rated_w = np.array([4000.0, 2000.0])
+    fleet = replace(a_fleet(), breaker=Breaker(rated_w=rated_w))
+
+    class Milli(Room):
+        def read(self) -> Readings:
+            readings = super().read()
+            return replace(readings, feed_w=readings.feed_w * 1000.0)
+
+    room = Milli(fleet)
+    drawn_w = room.run(a_loop(fleet), rated_w, 90)[:, -1]
+    assert (drawn_w[SETTLE:] <= 2000.0).all()
+    assert drawn_w[60:].mean() >= 0.95 * 2000.0
 
 
 def test_a_knob_with_a_number_of_its_own_is_not_late_for_ever() -> None:

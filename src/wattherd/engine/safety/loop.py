@@ -324,7 +324,11 @@ class SafetyLoop:
         """Believe what is to be believed, of caps, draw and other load."""
         caps, fleet, now_s = self.caps, self.fleet, readings.now_s
         size, step_s = fleet.size, self._step(readings)
+        lied = self._meters.liars[size:]
         seen = self._meters.judge(readings)
+        lies = self._meters.liars[size:]
+        self.base.keep(~lies, now_s)
+        self.base.go_back(lies != lied)
         self.seen = seen = self._means.up_to_now(readings, seen, self.config.disagree)
         self.base.forget(self._means.changed)
         renews_s = self._meters.renews_s

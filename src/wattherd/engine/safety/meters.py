@@ -17,6 +17,16 @@ from wattherd.engine.safety.contract import Bools, Fleet, Floats, Readings, Safe
 
 MOST_W = 1e12
 """No site draws that: a reading beyond it is no number that could be reckoned with."""
+AT_ONCE = 20.0
+"""Times its rating that opens every breaker within a tenth of a second (IEC 60898, type D). A meter
+that shows more tells milliwatts, or nothing."""
+LIES, TRUE_AGAIN, ODD_KEPT = 1.5, 0.3, 0.9
+"""A meter that told two impossible numbers within some looks is no longer believed whatever it
+says, until it has told none for some twenty."""
+LIAR_MOST = 1.5
+"""Times its breaker's rating that such a meter is still believed: more would soon trip it."""
+NOTHING = 0.1
+"""Of what its devices draw: who shows less shows nothing."""
 LIVELY = 1.1
 """A meter whose runs of the same digits were no longer than that in the mean always has news."""
 ENOUGH_RUNS = 8
@@ -94,6 +104,16 @@ class Meters:
         self._alarms = np.zeros(count)
         self._alarm_run = np.zeros(count)
         self._most_w = np.concatenate((fleet.max_w, fleet.levels(fleet.max_w)))
+        rated_w = np.asarray(fleet.breaker.rated_w, dtype=np.float64)
+        carried_w = np.where(rated_w > 0, np.minimum(AT_ONCE * rated_w, MOST_W), MOST_W)
+        self._carried_w = np.concatenate((np.full(fleet.size, MOST_W), carried_w))
+        """What no reading can be true beyond."""
+        self._liar_w = np.concatenate(
+            (np.full(fleet.size, MOST_W), carried_w * LIAR_MOST / AT_ONCE)
+        )
+        self._odd = np.zeros(count)
+        self.liars: Bools = np.zeros(count, dtype=np.bool_)
+        """Meters that tell impossible numbers among possible ones."""
         self._below_w = np.zeros(fleet.feeds + 1)
         """What devices showed together when their level's meter last had news, and before that."""
         self._below_before_w = np.zeros(fleet.feeds + 1)
@@ -133,7 +153,9 @@ class Meters:
         with np.errstate(invalid="ignore"):
             # A negative draw or a number beyond reckoning is no reading. One infinite one would
             # make every sum above it infinite.
-            value = np.where((value >= 0) & (value <= MOST_W), value, np.nan)
+            self._note_lies(value)
+            most_w = np.where(self.liars, self._liar_w, self._carried_w)
+            value = np.where((value >= 0) & (value <= most_w), value, np.nan)
         fresh = np.isfinite(value) & self._recent(readings.now_s, at_s)
         self._note_digits(value, readings.now_s)
         now_w, alarmed = self._confirmed(np.where(fresh, value, np.nan), readings.now_s)
@@ -154,6 +176,17 @@ class Meters:
             alarmed=self._alarmed_levels(alarmed, np.isfinite(now_w[size:])),
             still=self._runs[:size] == 0,
         )
+
+    # One that answers now and then is no liar, and is believed when it does. But who says that
+    # nothing is drawn where boards draw, or less than nothing, says of more than can be as little.
+    def _note_lies(self, value: Floats) -> None:
+        """Learn who tells what cannot be."""
+        size = self._fleet.size
+        below_w = self._fleet.levels(np.nan_to_num(self._last[-1, :size]))
+        odd = (value < 0) | (value > self._carried_w)
+        odd[size:] |= value[size:] < NOTHING * below_w
+        self._odd = ODD_KEPT * self._odd + odd
+        self.liars = np.where(self.liars, self._odd >= TRUE_AGAIN, self._odd >= LIES)
 
     def _alarmed_levels(self, alarmed: Bools, read: Bools) -> Bools:
         """Levels (F + 1,) that an alarm concerns: the meter's own, and all above it.

@@ -38,6 +38,7 @@ WINDOW_S = 20.0
 UNPROVEN_S = 120.0
 """How slowly a rise is believed that only the devices' meters tell of, by reading lower."""
 FIRST_S = 15.0
+KEPT_S = 15.0
 KEEP_S = 2 * 86_400.0
 """Ramps and peaks fade by 1/e in this time: the same hour of tomorrow finds most of them."""
 UNREAD_FORGET_S = 600.0
@@ -206,6 +207,9 @@ class BaseLoad:
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
         self.switched = SwitchedLoad(levels)
+        self._kept_w = np.full((2, 3, levels), np.nan)
+        """Steady, rise and peak, as they were lately and some time before."""
+        self._kept_at_s = -np.inf
         self._shown_w: Floats = np.full(levels, np.nan)
         self._own_then_w: Floats = np.full(levels, np.nan)
         """The least that devices drew when a slow meter measured what it shows."""
@@ -216,6 +220,30 @@ class BaseLoad:
         self.steady_w = base_w.copy()
         self.now_w = np.fmax(base_w, self.stated_w)
         self.rise_w, self.peak_w = np.nan_to_num(rise_w), np.nan_to_num(peak_w)
+
+    # What a meter told while it was going mad must not be waited for by nobody knows how long; and
+    # what it told before that is the best that is known of a level which nobody reads now.
+    def keep(self, sound: Bools, now_s: float) -> None:
+        """Remember now and then what is known of levels (F + 1,) whose meters tell no nonsense."""
+        if now_s - self._kept_at_s < KEPT_S:
+            return
+        self._kept_at_s = now_s
+        known_w = np.array([self.steady_w, self.rise_w, self.peak_w])
+        late_w, early_w = self._kept_w
+        self._kept_w = np.array(
+            [np.where(sound, known_w, late_w), np.where(sound, late_w, early_w)]
+        )
+
+    def go_back(self, which: Bools) -> None:
+        """Of these levels (F + 1,) what is known is what was known half a minute ago."""
+        if not which.any():
+            return
+        steady_w, rise_w, peak_w = self._kept_w[1]
+        self.forget(which)
+        self.steady_w = np.where(which, np.fmax(steady_w, self.stated_w), self.steady_w)
+        self.now_w = np.where(which, np.nan_to_num(self.steady_w), self.now_w)
+        self.rise_w = np.where(which, np.nan_to_num(rise_w), self.rise_w)
+        self.peak_w = np.where(which, np.nan_to_num(peak_w), self.peak_w)
 
     # A meter that was taken for one of now and tells means has told of loads that never were.
     def forget(self, which: Bools) -> None:
