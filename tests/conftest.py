@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_REAL):
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=PromiseBroken))
+
+
+@pytest.fixture
+def knows_localhost() -> None:
+    """A root that holds packages and nothing else has no /etc/hosts."""
+    try:
+        socket.getaddrinfo("localhost", None)
+    except OSError:
+        pytest.skip("this machine does not know the name localhost (/etc/hosts)")
 
 
 def pytest_collection_finish() -> None:

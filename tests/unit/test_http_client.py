@@ -221,6 +221,7 @@ def test_redirects_in_a_circle_end() -> None:
 # --- Proxies -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("knows_localhost")
 def test_nothing_for_this_machine_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with Peer(saying(ok(b"mine"))) as peer, Peer(saying(ok(b"thief"))) as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -366,6 +367,7 @@ def test_this_machine_has_many_names(host: str) -> None:
 # --- TLS -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("knows_localhost")
 def test_a_certificate_of_another_name_or_authority_ends_it(pem: Certificates) -> None:
     with serving(Site(pages={"/": {}}), cert=pem.server) as site:
         trusting = ssl.create_default_context(cafile=pem.authority)

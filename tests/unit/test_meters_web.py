@@ -232,6 +232,7 @@ def test_a_resource_without_power_is_no_reading(
     assert trouble(redfish(site)).trouble is expected
 
 
+@pytest.mark.usefixtures("knows_localhost")
 def test_tls_is_verified_unless_the_address_says_not_to(pem: Certificates) -> None:
     with serving(Site(pages=machine(new=640.0)), cert=pem.server) as site:
         uri = f"redfish+https://127.0.0.1:{site.port}"
