@@ -424,6 +424,7 @@ class GuardedDraft:
             self._replan(job, ())
             return False
         self._spend(job, wanted, 1)
+        # Not noted for `undo`: this is before the planner's turn, when nothing has been marked.
         del self.stops[job.id]
         return True
 

@@ -40,6 +40,8 @@ class Plant(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+# The latest cap and not all that were ordered: after a restart `adopt` needs to know what is to be,
+# and not how it came about.
 class RunOrder:
     """All that is ordered of one run: its start, latest cap and micro-batch, its stop if any."""
 

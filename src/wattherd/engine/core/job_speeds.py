@@ -42,11 +42,15 @@ class JobSpeeds:
         """
         if not config.learns or job.state is not State.RUNNING:
             return
+        # Each `forget` sweeps only where far more jobs are remembered than live, so that a report
+        # does not cost by jobs.
         self.steps.forget(self._live, len(self._live))
         self.steps.heard(
             job.id, job.attempt, job.progress, now_s,
             loss=job.loss, total=total, target_loss=job.spec.target_loss,
         )  # fmt: skip
+        # The first progress of an attempt ends its restart: until then devices were held and
+        # nothing came of it.
         if job.progress > 0:
             self.restarts.forget(self._live, len(self._live))
             self.restarts.heard(job.id, job_kind(job.spec), job.attempt, now_s - job.held_since_s)
@@ -106,10 +110,14 @@ def way_of(job: JobRecord, cluster: ClusterSpec) -> WayRun | None:
     """How a run runs; None where what it does is no speed of whole GPUs of one model."""
     places = [one for one in job.allocations if one.gpus]
     models = {cluster.nodes[one.node].gpu_model for one in places}
+    # In a mix of models the slowest sets the pace, and on a device that may be shared its
+    # neighbours do: neither tells how fast such a GPU is.
     if len(models) != 1 or any(role.gpu_memory_mib is not None for role in job.spec.roles):
         return None
     gpus, batch, accumulation = job.gpus, job.spec.batch_size, None
     if batch is not None and job.micro_batch:
+        # The batch is of all devices together; what one of them cannot take at once it takes in
+        # turns.
         accumulation = max(1, math.ceil(batch / gpus / job.micro_batch))
     return WayRun(
         gpu_model=models.pop(), gpus=gpus, nodes=len({one.node for one in places}), batch=batch,

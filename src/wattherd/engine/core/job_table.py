@@ -126,6 +126,7 @@ class JobTable:
         """Ask a starting or running job to stop; `then` is what becomes of it."""
         job.after_stop = then
         self.move(job, Trigger.STOP, str(why))
+        # Only who is to run again was preempted: a hold is its owner's will, an end is an end.
         job.preemptions += then is Trigger.REQUEUE
         self._reaction.commands.append(
             stop_job(job_id=job.id, attempt=job.attempt, reason=why, grace_s=job.spec.grace_s)
@@ -134,6 +135,8 @@ class JobTable:
     def call_off(self, job: JobRecord, why: StopReason, cause: str) -> None:
         """Make a job with no plan end as cancelled, once it has stopped."""
         if job.state is State.STOPPING:
+            # The stop itself cannot be called back (`lifecycle.TABLE`); what it leads to can be
+            # changed.
             job.after_stop = Trigger.CANCEL
             self._plan.changed(job)
         elif job.active:
@@ -238,6 +241,8 @@ class JobTable:
         """With the last task of an array the array is over, too: jobs may wait for that."""
         over = self.waits.task_over(spec, state)
         if over is not None:
+            # Under the array's name, as the ends of jobs are under theirs: whoever comes later and
+            # waits for it finds it by the same look-up.
             self.finished[spec.array] = over
             yield from self._tell_children(spec.array, over)
 
@@ -266,6 +271,8 @@ class JobTable:
                 job.spec = replace(job.spec, array_most=most)
         for one in self.waits.limit(array, most, self.live):
             self.unblock(self.live[one], f"more tasks of {array} may run")
+        # From the last one on: turns that are too many are taken from those that were submitted
+        # last.
         for job in reversed(tasks):
             if job.state is State.QUEUED:
                 self._check_turn(job)

@@ -203,6 +203,9 @@ class LeastPower:
         """What takes one task each, or of shared devices as many as fit; and how many it needs."""
         gpus = role.gpu_counts.start
         part = role.gpu_milli != WHOLE_GPU_MILLI and gpus == 1
+        # The first task on a device that is shared lifts it from idle, the others there add
+        # nothing: the device counts once. So a unit is a device with as many tasks as fit, and the
+        # bound stays one.
         per_device = max(1, WHOLE_GPU_MILLI // role.gpu_milli) if part and role.gpu_milli else 1
         units = []
         for kind in self._kinds:

@@ -23,6 +23,7 @@ def amendment(spec: JobSpec, event: JobEdited, *, active: bool) -> AmendJob:
         limit_s = event.time_limit_s if lower or not active else limit_s
     waits, begin_s = not active, spec.begin_s
     if waits and event.begin_at_s is not None:
+        # A request counts from its submission; a time before that is "at once".
         begin_s = max(0.0, event.begin_at_s - spec.submit_s)
     return AmendJob(
         job_id=spec.id,
@@ -62,6 +63,7 @@ def amended(spec: JobSpec, order: AmendJob) -> JobSpec:
 
 def _of_width(spec: JobSpec, least: int, most: int) -> JobSpec:
     role = spec.roles[0]
+    # A number of GPUs is a number of tasks only where each task has one.
     if len(spec.roles) > 1 or role.gpu_count > 1:
         hint = "cancel it and submit it again"
         raise UserError("its tasks have roles of their own", field="gpus", hint=hint)

@@ -71,6 +71,8 @@ TABLE: dict[tuple[State, Trigger], State] = {
     (_S.BLOCKED, _T.HOLD): _S.HELD,
     (_S.BLOCKED, _T.CANCEL): _S.CANCELLED,
     (_S.BLOCKED, _T.FAIL): _S.FAILED,
+    # To QUEUED also where something still keeps it: from there it is blocked by the same rule as a
+    # new job (`JobTable.release`).
     (_S.HELD, _T.RELEASE): _S.QUEUED,
     (_S.HELD, _T.CANCEL): _S.CANCELLED,
     (_S.BACKING_OFF, _T.BACKOFF_OVER): _S.QUEUED,
@@ -86,6 +88,8 @@ TABLE: dict[tuple[State, Trigger], State] = {
         (state, trigger): target
         for state in (_S.STARTING, _S.RUNNING)
         for trigger, target in (
+            # No CANCEL and no TIME_OUT here: a run is stopped first, and what becomes of the job is
+            # applied once its devices are back.
             (_T.STOP, _S.STOPPING),
             (_T.REQUEUE, _S.QUEUED),
             (_T.SUCCEED, _S.SUCCEEDED),

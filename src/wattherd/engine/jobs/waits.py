@@ -43,6 +43,8 @@ def parents(spec: JobSpec) -> tuple[str, ...]:
 def unmet(spec: JobSpec, parent: str, state: State) -> UnmetDependency | None:
     """Why `parent`, which is over, keeps a job from ever starting; None if it does not."""
     if state is State.SUCCEEDED:
+        # CANCEL: it was to run after a failure only, and that it does not run is as intended. FAIL:
+        # what it needed will never come about.
         if parent in spec.after_notok:
             return UnmetDependency(Trigger.CANCEL, f"{parent} succeeded")
     elif parent in spec.after:
@@ -192,6 +194,7 @@ class Waits:
     def inherit(self, before: Waits) -> None:
         """Of arrays whose live tasks are submitted again, others are over already."""
         for name, array in before._arrays.items():
+            # Without its tasks: they are submitted again, and each takes its turn then.
             self._arrays[name] = _Array(array.left, array.most, array.well)
 
     def tasks(self, array: str) -> Iterable[str]:
@@ -216,6 +219,7 @@ class Waits:
         key = _turns(job.spec)
         if job.waits_for or job.not_before_s is not None or job.lines:
             return
+        # A task that comes, or comes back, does not pass those that stand already.
         if array.free and not array.ready:
             array.turns[job.id] = None
         else:
@@ -279,6 +283,8 @@ class Waits:
         if not line:
             del self._lines[key]
         first = next(iter(line), None)
+        # A job that is no singleton stands in the line for others to wait for, and waits for nobody
+        # itself.
         if first is None or key not in jobs[first].lines:
             return []
         jobs[first].lines = tuple(one for one in jobs[first].lines if one != key)

@@ -30,6 +30,8 @@ def derive(world, n):  # type: ignore[no-untyped-def]
     nodes.idle[n] = idle
     nodes.active[n] = active
     count_roomy(world.target, nodes.gpu_free[n], nodes.roomy[n], nodes.small[n])
+    # No hypothesis (the last three are 0): what the node is now, by the code that asks what it
+    # would be. A second formula could differ in the last digit.
     nodes.fragment[n] = fragment_after(
         world.target,
         nodes.model[n],
@@ -77,9 +79,12 @@ def change(world, totals, log, shape, memory, n, mask, sign):  # type: ignore[no
             after = nodes.gpu_free[n, i] - sign * milli
             if after < 0 or after > 1000:
                 return False
+    # A bit beyond the node's GPUs is one that the loop above did not see.
     if count != shapes.gpu_count[shape] or mask >> nodes.gpu_count[n]:
         return False
     kind = 0 if shapes.sharing[shape] else count
+    # Resources alone would let a pod be released that never came, if others have as much: the
+    # counts of pods by their number of GPUs tell these apart.
     if count and nodes.kinds[n, kind] + sign < 0:
         return False
     # Out with what the node contributed, change, in with what it contributes now: the same code

@@ -71,6 +71,8 @@ class Placer:
         `among` (N,) are the only nodes to choose from, and to compare with each other.
         """
         shape = self.state.intern(request)
+        # The new table is empty, and every shape is scored anew. That happens only as often as the
+        # number of shapes has doubled.
         if len(self._table.cursor) < self.state.shapes.capacity:
             self._table = self._sized_table()
         if self.policy.looks_ahead:

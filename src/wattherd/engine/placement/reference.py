@@ -37,6 +37,7 @@ def decide_reference(
         return NO_NODE, 0
     candidates = np.flatnonzero(usable)
     sums = _weighted(policy, keys[:, candidates])
+    # Ascending, so that the first of equals is taken as by the kernels.
     best = candidates[sums == sums.max()]
     n = int(best[0] if pick < 0 else best[int(pick * len(best))])
     return n, _gpu_mask(world, table, shape, n, pick_gpu)
@@ -50,6 +51,8 @@ def _refresh(
     if seen == NEVER or now - seen > len(log):
         dirty = np.arange(table.keys.shape[2])
     else:
+        # In another order than the kernel, which is no matter: a node's score depends on no other
+        # node's.
         dirty = np.unique(log[np.arange(seen, now) % len(log)])
     possible = dirty[_feasible(world, shape, dirty)]
     table.keys[:, shape, dirty] = INFEASIBLE

@@ -71,6 +71,8 @@ def plan_of(policy: PlacePolicy) -> ScoringPlan:
         options[row, : len(part.options)] = part.options
     ids = [part.scorer.kernel_id for part in policy.parts]
     return ScoringPlan(
+        # A scorer of somebody else's may have no kernel. Its policy is then decided by NumPy
+        # definitions (`PlacePolicy.compiled`), and no kernel ever reads this number.
         kernels=np.array([NEVER if one is None else one for one in ids], dtype=np.int64),
         options=options,
         weights=np.array([part.weight for part in policy.parts], dtype=np.int64),
@@ -126,6 +128,8 @@ def _requeue(table, shape, n, before):  # type: ignore[no-untyped-def]
     block = n // BLOCK
     best = table.block_node[shape, block]
     if n == best:
+        # It got no worse: as the best it was ahead of all others, or the first of its equals, and
+        # still is.
         if table.keys[0, shape, n] < before:
             _rebuild_block(table, shape, block)
         return
@@ -167,6 +171,8 @@ def best_by_key(world, table, shape, memory):  # type: ignore[no-untyped-def]
     best, top = NO_NODE, INFEASIBLE
     for block in range(table.block_node.shape[1]):
         n = table.block_node[shape, block]
+        # Equal is not enough: of equals the first node is taken, and that one was in an earlier
+        # block.
         if keys[n] <= top:
             continue
         # Memory is no part of a shape (requests differ in it far more than in GPUs), so that a
@@ -206,6 +212,8 @@ def _weighted_sums(world, table, plan, shape, memory):  # type: ignore[no-untype
     sums = np.zeros(table.keys.shape[2], dtype=np.int64)
     for k in range(scorers):
         keys, mode = table.keys[k, shape], plan.modes[k]
+        # Alone a scorer's weight could only change the order by being 0 or negative; the NumPy
+        # definition leaves it out as well.
         weight = 1 if scorers == 1 else plan.weights[k]
         low, high = (0, 0) if mode == 0 else _spread_of(keys, free, memory)
         for n in range(keys.shape[0]):
@@ -228,6 +236,8 @@ def best_by_weight(world, table, plan, shape, memory, pick):  # type: ignore[no-
             ties += 1
     if pick < 0 or best == NO_NODE:
         return best
+    # One draw decides among any number of ties, so that every request takes one number from the
+    # stream.
     left = np.int64(pick * ties)
     for n in range(best, sums.shape[0]):
         if sums[n] == top:
@@ -244,6 +254,8 @@ def gpu_mask(world, table, shape, n, pick):  # type: ignore[no-untyped-def]
     count = world.shapes.gpu_count[shape]
     if count == 0:
         return 0
+    # Of a GPU that is shared it matters which one it is, and the last scorer said so. Whole GPUs of
+    # a node are all alike: the first ones will do.
     if world.shapes.sharing[shape]:
         if pick < 0:
             return np.int64(1) << np.int64(table.gpus[shape, n])
@@ -268,6 +280,9 @@ def gpu_mask(world, table, shape, n, pick):  # type: ignore[no-untyped-def]
 def decide(world, table, plan, log, totals, shape, memory, direct, pick, pick_gpu):  # type: ignore[no-untyped-def]
     """The whole decision: (node or `NO_NODE`, GPU bits)."""
     refresh(world, table, plan, log, totals, shape)
+    # Blocks know the best node by the first scorer's raw key and nothing of ties. A sum, a
+    # normalisation (which needs the range over all nodes that fit) or a drawn tie has to see them
+    # all.
     if direct and pick < 0:
         n = best_by_key(world, table, shape, memory)
     else:

@@ -92,6 +92,7 @@ class ShapeBook:
         self.columns.gpu_milli[shape] = request.gpu_milli
         self.columns.gpu_count[shape] = request.gpu_count
         self.columns.sharing[shape] = request.is_sharing
+        # The last column stays false. It is what a node without GPUs, whose model is -1, comes to.
         self.columns.allowed[shape, :-1] = [request.allows(model) for model in self.models]
         return shape
 
@@ -288,6 +289,7 @@ def _empty_nodes(cluster: ClusterSpec, target: TargetWorkload) -> Nodes:
         cpu_free=cpu.copy(),
         memory_capacity=memory,
         memory_free=memory.copy(),
+        # GPUs that a node does not have count as taken: the NumPy definitions look at whole rows.
         gpu_free=np.where(np.arange(gpus) < count[:, None], WHOLE_GPU_MILLI, 0),
         gpu_count=count,
         model=np.array([models[n.gpu_model] if n.gpu_count else -1 for n in specs]),

@@ -47,6 +47,8 @@ class CapOrders:
         # start order.
         sent = [*(sent if attempt == job.attempt else ()), as_number(cap_w)]
         self._sent[job.id] = job.attempt, sent
+        # An order that is repeated is no change. Cuts are repeated at every plan until they are
+        # read back, and each would put off the next change by `hold_s`.
         if self._changed.get(job.id, (0.0, -1.0))[1] != cap_w:
             self._changed[job.id] = now_s, cap_w
         return set_cap(job_id=job.id, attempt=job.attempt, cap_w=cap_w)
@@ -220,6 +222,7 @@ class JobCaps:
     def _to_top(self, job: JobRecord) -> bool:
         """Whether the planned cap is the highest that the job can use."""
         curve = self._watts.curve(job.spec, job.allocations)
+        # Caps are whole watts, so that the highest one there is may be below the end of the curve.
         return curve is None or as_number(job.wanted_cap_w) >= int(curve.max_w)
 
     # Once and then forgotten: those whose cuts were ordered are no longer deferred, and the next

@@ -54,6 +54,8 @@ class DemandClasses:
         """Nobody asks."""
         self._classes: dict[ClassKey, _Class] = {}
         self._of: dict[str, ClassKey] = {}
+        # Kept as a sum: where budgets carry it no policy is asked at all, and that is one
+        # comparison.
         self.top_mw = 0
         """What all devices would draw uncapped."""
 
@@ -95,6 +97,7 @@ class DemandClasses:
 
     def restore_order(self, order: Sequence[ClassKey]) -> None:
         """Those of these classes that are there are served in this order, before all others."""
+        # Classes that came since are not part of the order and stay, in theirs, behind it.
         there = dict.fromkeys((*(key for key in order if key in self._classes), *self._classes))
         if tuple(self._classes) != tuple(there):
             self._classes = {key: self._classes[key] for key in there}

@@ -70,6 +70,8 @@ class BudgetColumns:
         limited = [domain for domain, nw in enumerate(limits_nw) if nw is not None]
         self.names = tuple(feeds.names[one] for one in limited)
         self.everywhere = len(limited) == len(limits_nw)
+        # One entry more than there are domains: an absent one (-1) looks up the last and stays
+        # absent.
         self.number: Ints = np.full(len(limits_nw) + 1, -1, dtype=np.int64)
         """(D + 1,) the number among these of each domain of the tree; -1 for none, and of -1."""
         self.number[limited] = np.arange(len(limited))
@@ -108,6 +110,8 @@ class DomainHeadroom:
             self._room_nw = budgets.room_nw + freed_nw
             self._room_w = self._room_nw / NW
         else:
+            # A site above 4.5 MW. Python's integers are exact at any size, and their division
+            # rounds once; an array would round a sum beyond 2**53 to a float before it divides.
             left = zip(budgets.above_idle_nw, freed_nw.tolist(), strict=True)
             nw = [above_idle + freed for above_idle, freed in left]
             self._room_nw = np.array([min(one, _ENDLESS_NW) for one in nw], dtype=np.int64)
@@ -123,6 +127,8 @@ class DomainHeadroom:
 
     def limits(self, asks: Asks) -> DomainRoom:
         """As policies read it."""
+        # `_ppm` is for a watt more on each device of a job. A policy's watt is one of the whole
+        # job.
         scale = np.where(self._path >= 0, self._ppm / (PPM * asks.devices)[:, None], 1.0)
         bent = {row: one for row, one in self._mixed.items() if not one.even}
         if not bent:
@@ -138,6 +144,8 @@ class DomainHeadroom:
 
     def _used(self, caps_w: Floats) -> Ints:
         mw = np.rint(caps_w * 1000).astype(np.int64)
+        # In integers and of rounded milliwatts, as the guard books them: what holds here holds
+        # there.
         nw = self._ppm * mw[:, None]
         for row, one in self._mixed.items():
             nw[row] = one.nw(int(mw[row]))
@@ -201,6 +209,8 @@ class _Mixed:
                 if int(number[domain]) in at:
                     table[row, at[int(number[domain])]] = each
         devices = np.array([part[0] for part in parts], dtype=np.int64)
+        # Ratios compared by products of integers: as floats, equal ones might differ in the last
+        # bit.
         even = (table * devices.sum() == devices[:, None] * np.where(path >= 0, ppm, 0)).all()
         tops_mw = np.array([part[1] for part in parts], dtype=np.int64)
         return cls(tops_mw, table, bool(even))

@@ -63,6 +63,8 @@ class Footprint(NamedTuple):
         """What whole devices at a cap of `mw` add above idling, by domain."""
         if not self.parts:
             return {domain: mw * ppm - idle_nw for domain, ppm, idle_nw in self.branches}
+        # The idle watts of all models are taken off once: `branches` has them summed over all
+        # devices.
         nw = {domain: -idle_nw for domain, _, idle_nw in self.branches}
         for part in self.parts:
             each_mw = min(mw, part.top_mw)
@@ -140,6 +142,8 @@ def told_apart(
         part = footprint_of(mine, feeds, idle_mw, models)
         if part.devices:
             parts.append(ModelPart(part.devices, top_mw, part.branches))
+    # Parts of devices are no part of `branches`: what they add depends on their partners, and is
+    # asked for one by one.
     shared_tops_mw = tuple(tops[models[node]] for node, _ in footprint.shared)
     return footprint._replace(tops_mw=tops_mw, parts=tuple(parts), shared_tops_mw=shared_tops_mw)
 
@@ -232,6 +236,8 @@ class DomainLoads:
 
     def without_nw(self, job_id: str, domains: Iterable[int]) -> Spread:
         """What all other jobs add to `domains`."""
+        # By what would go with the job and not by what it was booked at: beside a dearer partner on
+        # a shared device nothing goes with it.
         own, nw = self.job_nw(job_id), self.nw
         if not own:
             return {domain: nw[domain] for domain in domains}

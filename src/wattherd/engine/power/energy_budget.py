@@ -82,8 +82,11 @@ class EnergyBudgets:
         for job, account in self.jobs(live):
             if job.active:
                 account.spent_j += self._watts.held_w(job.id) * seconds
+                # A run that was told to stop draws while it saves its work, and does no more of it.
                 if account.work_s is not None and job.state is not State.STOPPING:
                     done_s = self._watts.speed(job) * job.gpus * seconds
+                    # Never down to nothing: a job that takes longer than it said would then have no
+                    # price, like one whose work nobody knows.
                     account.work_s = max(account.work_s - done_s, SAME_S)
 
     def short(self, job: JobRecord, account: EnergyAccount, now_s: float) -> Reason | None:
@@ -95,11 +98,14 @@ class EnergyBudgets:
 
     def _short(self, spec: JobSpec, account: EnergyAccount, now_s: float) -> Reason | None:
         least_j = self._watts.prices.least_j(spec)
+        # Where nobody knows its work, or no GPU can do it, a job is refused only once nothing is
+        # left.
         if account.price_j is None or least_j is None:
             return energy_reason(0.0, 0.0, now_s) if account.left_j <= 0 else None
         if account.price_j >= least_j:
             return None
         work_s = account.work_s or 0.0
+        # With the margin in it: a budget that is raised to the number told is enough.
         return energy_reason(least_j * work_s / MARGIN, account.left_j, now_s)
 
     # The run is asked to stop a grace before its joules are gone: it draws while it writes its
@@ -121,6 +127,8 @@ def _account(spec: JobSpec) -> EnergyAccount | None:
 
 def moved(account: EnergyAccount, at_s: float) -> bool:
     """Whether a wake-up for then is another than the one asked for; remembers it."""
+    # The same moment, reckoned again from other sums, differs in the last digits. Told each time, a
+    # shell would be sent a wake-up with every event.
     if account.asked_s is not None and abs(at_s - account.asked_s) < SAME_S:
         return False
     account.asked_s = at_s

@@ -73,6 +73,7 @@ class EventBook:
 
     def problem(self, event: LimitEvent) -> str:
         """Why an event is declined; empty if it is not."""
+        # A cancelled event asks for nothing, so that there is nothing to decline.
         if event.problem or event.cancelled:
             return event.problem
         asked_w = min((span.limit_w for span in event.spans), default=self.least_w)
@@ -86,6 +87,7 @@ class EventBook:
 
     def forget(self, now_s: float) -> None:
         """Drop events that are over."""
+        # Not before: old news of an event that was forgotten would come in as a new one.
         self._events = {key: one for key, one in self._events.items() if one.end_s > now_s}
 
     def spans(self) -> tuple[LimitPeriod, ...]:

@@ -71,6 +71,8 @@ def merged(base: LimitPeriod, spans: Iterable[LimitPeriod], now_s: float) -> Lim
     """
     # Infinite limits are no limits.
     live = sorted(span for span in spans if span.end_s > now_s and math.isfinite(span.limit_w))
+    # Between two cuts nothing begins or ends, so that who holds at the first second holds
+    # throughout.
     cuts = {now_s, *(span.start_s for span in live), *(span.end_s for span in live)}
     starts = sorted(cut for cut in cuts if now_s <= cut < FOREVER)
     found: list[LimitPeriod] = []

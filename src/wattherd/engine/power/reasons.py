@@ -39,6 +39,8 @@ def too_late(need_nw: int, room_nw: int, fall: BudgetFall, now_s: float, at: str
     """Why a job must not be started before a fall; nanowatts beside the rest of the plan."""
     name = f"the budget of {at}" if at else "the budget"
     return Reason(
+        # A code of its own beside WAITING_FOR_POWER: there are watts for it now, but it would be
+        # stopped again before long.
         code=ReasonCode.WAITING_FOR_BUDGET_RISE,
         since_s=now_s,
         asked=need_nw / NW,

@@ -32,6 +32,7 @@ def price_j(curve: PowerCurve, cap_w: float) -> float:
     return cap_w * curve.rates[-1] / rate if rate > 0 else float("inf")
 
 
+# On a straight piece watts over rate only falls or only rises, so that its least is at an end.
 def thriftiest_w(curve: PowerCurve) -> float:
     """The cap at which work costs least; it is a corner of the curve."""
     return min(curve.watts, key=lambda watts: (price_j(curve, watts), watts))
@@ -40,12 +41,15 @@ def thriftiest_w(curve: PowerCurve) -> float:
 @lru_cache(maxsize=4096)
 def thrifty(curve: PowerCurve, most_j: float) -> PowerCurve:
     """The curve where a second's work costs at most `most_j`, else the thriftiest cap alone."""
+    # One point and not nothing, where even that is too dear: who asks for a curve needs one, and
+    # that the joules will not do is said elsewhere (`refuse`, `EnergyBudgets.short`).
     best_w = thriftiest_w(curve)
     if price_j(curve, best_w) >= most_j:
         return PowerCurve((best_w,), (curve.rate(best_w),))
     low_w = _edge(curve, most_j, best_w, curve.watts[: curve.watts.index(best_w) + 1][::-1])
     high_w = _edge(curve, most_j, best_w, curve.watts[curve.watts.index(best_w) :])
     inside = [watts for watts in curve.watts if low_w < watts < high_w]
+    # The corners inside stay, so that rates between them are as on the whole curve.
     watts = sorted({low_w, *inside, high_w})
     return PowerCurve(tuple(watts), tuple(curve.rate(one) for one in watts))
 
@@ -121,6 +125,8 @@ class EnergyPrices:
         models = sorted({self._models[one.node] for one in allocations if one.gpus})
         if most_j is None or not models:
             return None
+        # Across models the dearest counts: whatever part of the work it does, the rest costs no
+        # more.
         least_j = max(self._least_j(job.spec, model) for model in models)
         if least_j <= most_j:
             return None
@@ -168,6 +174,7 @@ class MeasuredDemands:
 
 @lru_cache(maxsize=4096)
 def _up_to(curve: PowerCurve, most_w: float) -> PowerCurve:
+    # A device cannot be capped below its floor, however little it has a use for.
     top_w = max(most_w, curve.floor_w)
     watts = (*(one for one in curve.watts if one < top_w), top_w)
     return PowerCurve(watts, tuple(curve.rate(one) for one in watts))

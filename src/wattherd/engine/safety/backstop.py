@@ -41,6 +41,7 @@ class JobStops:
     def take_over(self, stopped: Bools) -> None:
         """Jobs that a predecessor stopped, as if it had been just now."""
         self.stopped = stopped.copy()
+        # How long they have been stopped is not handed over; to wait anew is the safe side.
         self._tries = stopped.astype(np.float64)
         self._restart = stopped.copy()
 

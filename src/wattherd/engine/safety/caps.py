@@ -91,6 +91,7 @@ class CapBook:
         """What a knob says instead of all lower orders."""
         self._doubt_w: Floats = np.full(fleet.size, np.nan)
         """The highest cap that was in force since a draw last proved one."""
+        # Silent until a first answer: of whoever was never heard anything is possible.
         self.silent: Bools = np.ones(fleet.size, dtype=np.bool_)
         self.late: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self.defiant: Bools = np.zeros(fleet.size, dtype=np.bool_)
@@ -135,6 +136,7 @@ class CapBook:
         # A read-back that equals the newest order. Numbers of the last orders are never reused
         # (`_unlike`), so that it cannot be the echo of an older one.
         done = answered & self._is_ordered(read_w)
+        # A meter in steps may show up to a step too much, which is not the device's doing.
         self._draw_w, allowed_w = draw_w, OVER_CAP * self.response.at(read_w) + resolution_w
         with np.errstate(invalid="ignore"):
             lower = self.held_w > np.maximum(read_w, self.ordered_w) + self.tolerance_w

@@ -65,6 +65,8 @@ class HiddenDraw:
 
     def at(self, counted_w: Floats) -> Floats:
         """What levels (F + 1,) may draw with devices counted at so much."""
+        # Upwards what follows the devices comes with them. Downwards only their own watts are sure
+        # to go, and whatever else is drawn there may stay.
         more_w = counted_w - self._counted_w
         return self._sure_w + more_w * np.where(more_w > 0, self._rise, 1.0)
 

@@ -242,6 +242,8 @@ class SafetyLoop:
         return SafetyState(
             found_w=self.found_w.copy(),
             ordered_w=self.caps.ordered_w.copy(),
+            # Where nothing was ever ordered `held_w` is what a new loop assumes, and no knowledge
+            # to hand on.
             held_w=np.where(np.isnan(self.caps.ordered_w), np.nan, self.caps.held_w),
             reach_w=self.caps.response.reach_w.copy(),
             beyond_w=self.caps.response.beyond_w.copy(),
@@ -356,6 +358,8 @@ class SafetyLoop:
             news_s=news_s, level_news_s=np.where(self._means.found, 0.0, renews_s[size:]),
             late_s=self._means.late_s, own_then_w=self._means.own_then_w,
         )  # fmt: skip
+        # By the highest caps and not by those in force: draw beyond a cap is news that is acted
+        # upon at once, an alarm is what nobody's devices could draw.
         self._meters.expect(fleet.levels(caps.response.at(fleet.max_w)) + self.base.highest_w)
         # What is remembered at a first alarm are the caps before it: if it proves false they may
         # come back at once, and work is lost for seconds instead of for a slow climb.

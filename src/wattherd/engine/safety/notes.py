@@ -59,6 +59,8 @@ class NoteBook:
         on_levels("swing", base.swing_w > 0, base.swing_w)
         for kind, which, watts in ramps:
             on_levels(kind, which, watts)
+        # A meter anywhere above is enough: it shows what the device does not keep to, if not who it
+        # is.
         unseen = ~fleet.device_read & ~fleet.any_above(fleet.level_read)
         on_devices("no-meter", unseen, fleet.max_w)
         on_devices("defiant", caps.defiant, caps.counted_w)

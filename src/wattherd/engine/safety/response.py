@@ -160,6 +160,8 @@ class DrawResponse:
     def _see_more(self, lasts: Bools, held_w: Floats, draw_w: Floats, *, stands: Bools) -> None:
         """A point with more draw: the cap's own reach if higher caps were kept, else an excess."""
         with np.errstate(invalid="ignore"):
+            # Whoever kept a higher cap regulates well, and has come to its own lowest draw here:
+            # that says nothing of higher caps, as an excess would.
             reach = lasts & stands & (self._kept_w > held_w * (1.0 + SAME))
             excess = lasts & ~reach
         self.reach_w = np.where(reach, draw_w, self.reach_w)

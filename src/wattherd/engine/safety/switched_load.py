@@ -94,6 +94,8 @@ class SwitchedLoad:
         was_w = np.where(np.isnan(self._was_w), reached_w, self._was_w)
         line_w = np.where(np.isnan(self._line_w), reached_w + self._restored_w, self._line_w)
         self._restored_w = np.where(np.isnan(line_w), self._restored_w, 0.0)
+        # What moves like a ramp, or no farther than devices may have taken it along, was not
+        # switched.
         along_w = SLOW * step_s * drawn_w + moved_w
         change_w = reached_w - was_w
         line_w = line_w + np.where(np.abs(change_w) <= along_w, change_w, 0.0)
