@@ -72,6 +72,7 @@ class CoreConfig:
     rules: CapRules = OFF
     narrow: bool = False
     requeue: Requeue | None = None
+    # These five are rules of `RULES`: a store of an older number is replayed with some of them off.
     sets_aside: bool = True
     spares: bool = True
     plans_first: bool = True

@@ -177,6 +177,8 @@ class LeastPower:
         None where the devices themselves lack.
         """
         roles = [self._units(role, count, wanted, models) for role, count in asks]
+        # Too few devices whatever they draw: that is `ShapeFeasibility`'s to say, not a lack of
+        # watts.
         if any(sum(unit.count for unit in units) < need for units, need in roles):
             return None
         if not self._watts.by_domain:

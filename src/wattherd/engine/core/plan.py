@@ -110,6 +110,8 @@ class Plan:
         for job_id, why in late.items():
             job = jobs.get(job_id)
             if job is not None and job.state in (State.STARTING, State.RUNNING):
+                # Put back first: `_carry_out` finds the reason of the stop there, and drops it if
+                # no stop is due any more.
                 self._late_stops[job_id] = why
                 yield from self._carry_out(job, draft)
 

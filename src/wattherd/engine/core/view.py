@@ -155,6 +155,7 @@ class CoreView:
     def usable(self) -> NDArray[np.bool_]:
         """Which nodes are not lost."""
         usable = np.ones(len(self.nodes()), dtype=np.bool_)
+        # A drained device closes no node: the others of its node may still be used.
         usable[list(self.lost)] = False
         return usable
 

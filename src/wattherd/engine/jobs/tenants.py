@@ -55,5 +55,6 @@ class TenantUse:
         )
 
 
+# One for everybody: without limits it counts nothing, and so never changes.
 UNLIMITED = TenantUse({})
 """No tenant is limited."""

@@ -92,6 +92,8 @@ class Placer:
         Told every time: another placer on the same state may have been told an older level.
         """
         state = self.state
+        # Scores of all nodes follow from the outlook, so that a level that moved leaves none of
+        # them valid.
         if follow(state.world.outlook, state.used_gpu_milli, state.idle_by_model, self._level):
             self._table.cursor[:] = NEVER
 

@@ -159,6 +159,8 @@ class Budgets:
             said.setdefault(one.domain, {})[one.source] = one.budget_w
             levels[one.domain] = min(said[one.domain].values())
             if one.begins_s > now_s:
+                # Several sources may announce for the same second: from then on all of them count
+                # together.
                 if found and found[-1][0] == one.begins_s:
                     found.pop()
                 found.append((one.begins_s, dict(levels)))

@@ -81,6 +81,8 @@ class EnergyBudgets:
         """Time has passed at the caps in force."""
         for job, account in self.jobs(live):
             if job.active:
+                # What STARTING and STOPPING runs draw is theirs as well: nobody else could be
+                # charged for it.
                 account.spent_j += self._watts.held_w(job.id) * seconds
                 # A run that was told to stop draws while it saves its work, and does no more of it.
                 if account.work_s is not None and job.state is not State.STOPPING:

@@ -128,6 +128,8 @@ class SharedDevices:
         parts = 0.0
         for device in self._devices.get(job_id, ()):
             jobs = self._jobs_mw[device]
+            # Of what the device draws, and not of the sum of caps: parts of all its jobs add up to
+            # its draw.
             parts += max(self._idle_mw[device[0]], *jobs.values()) / len(jobs)
         return parts
 

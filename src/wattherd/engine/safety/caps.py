@@ -281,6 +281,7 @@ class CapBook:
         # cap since draw last proved one, means that the higher one is still in force.
         self.held_w = np.where(before, self._doubt_w, self.held_w)
         settle_s = np.maximum(self._config.settle_s, self._patience_s)
+        # Only under a cap that is known to be in force does draw tell how a device keeps it.
         may = trusted & ~self.fixed & (np.abs(self.held_w - self.ordered_w) <= self.tolerance_w)
         told = trusted & ~(self.silent | self.defiant | self.waking)
         return self.response.learn(
@@ -303,6 +304,7 @@ class CapBook:
     def running_w(self) -> Floats:
         """The same if no job had been stopped."""
         unknown = self.silent | self.waking
+        # Whoever is silent may be booting, and a boot resets its cap.
         most_w = np.where(unknown, np.maximum(self._fleet.max_w, self.held_w), self.held_w)
         return np.asarray(np.where(self.off, 0.0, self.response.at(most_w)))
 
@@ -343,6 +345,7 @@ class CapBook:
         self._asked_at_w = np.where(news, self._read_w, self._asked_at_w)
         older_w = np.vstack((self._sent_w[1:], sent_w))
         self._sent_w = np.where(news, older_w, self._sent_w)
+        # A raise counts from its order on: it may take effect at any moment, read back or not.
         self.held_w = np.maximum(self.held_w, sent_w)
         self.ordered_w = sent_w
         return sent_w.copy()

@@ -146,6 +146,8 @@ class Breaker:
         """The thermal states (F + 1,) after `seconds` at `draw_w` (F + 1,)."""
         # A feed on which nothing hangs may be rated 0 W: at rest without draw, else far above.
         rests = np.where(np.asarray(draw_w) > 0, _FAR_ABOVE, 0.0)
+        # The square makes it inverse-time: twice the overload is carried for less than half as
+        # long.
         loaded = np.divide(draw_w, self.rated_w, out=rests, where=np.asarray(self.rated_w) > 0)
         rate = (np.square(loaded) - 1.0) / self.constant_s
         return np.asarray(np.maximum(heat + rate * seconds, 0.0))

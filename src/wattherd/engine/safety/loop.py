@@ -458,6 +458,8 @@ class SafetyLoop:
         wished_w = fill(fleet, left_w, low_w, np.clip(draw(aim_w), low_w, high_w))
         shared_w = fill(fleet, left_w, wished_w, high_w)
         kept_w = np.fmin(np.fmax(shared_w, draw(caps.ordered_w)), most_w)
+        # Spare watts stay where they are as far as they go. Shared out anew in each cycle, they
+        # would move every cap of a site to and fro.
         for high_w in (kept_w, most_w):
             shared_w = fill(fleet, left_w, shared_w, high_w)
         cap_w = np.clip(caps.response.cap_for(shared_w), fleet.floor_w, self._most_w)
@@ -539,6 +541,8 @@ class SafetyLoop:
             rate_w = np.maximum(rate_w, fleet.levels(np.where(may, np.maximum(back_w, 0.0), 0.0)))
         # A coarse knob moves by whole steps: a rate below its step would never let it move at all.
         free_w = np.minimum(free_w, np.maximum(rate_w, np.where(may, caps.step_w, 0.0).max()))
+        # Everybody gets the same part of what it asks for, by the tightest level above it: who is
+        # first in the fleet has nothing of that.
         part = np.minimum(free_w / np.maximum(asked_w, 1e-9), 1.0)
         grant_w = gap_w * fleet.least(part)
         # A grant that is a crumb of what was asked for waits until there is more, unless it is all

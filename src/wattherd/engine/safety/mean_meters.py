@@ -82,6 +82,8 @@ class MeanMeters:
             return seen
         fleet, now_s = self._fleet, readings.now_s
         told_w = np.where(readings.off, 0.0, seen.now_w)
+        # A device that says nothing for a look goes on as before: a hole in the sum would be a fall
+        # that never was, and no window explains it.
         self._own_w = np.where(np.isnan(told_w), self._own_w, told_w)
         if np.isnan(self._own_w).any():
             return seen
@@ -101,6 +103,7 @@ class MeanMeters:
         means = self.found & np.isfinite(self._stamp_s)
         self.own_then_w = np.where(means, self._mean_w(self._stamp_s, window_s), np.nan)
         since_w = np.where(means, own_w - self.own_then_w, 0.0)
+        # A mean is as old as the middle of its window.
         self.late_s = np.where(means, window_s / 2 + now_s - self._stamp_s, 0.0)
         level_w = np.maximum(seen.level_w + since_w, 0.0)
         with np.errstate(invalid="ignore"):

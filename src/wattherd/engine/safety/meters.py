@@ -130,6 +130,7 @@ class Meters:
         By its timestamps, or by how long it shows the same digits; but a coarse meter's digits may
         stand still because its load does.
         """
+        # The shorter of the last two: one reading that was lost makes no slow meter.
         stamped_s = np.minimum(np.fmin(self._gaps_s[0], self._gaps_s[1]), SLOWEST_S)
         with np.errstate(invalid="ignore"):
             coarse = (self.resolution_w > COARSE * self._last[-1]) & (self._on_grid > 0.5)

@@ -132,6 +132,8 @@ class DrawRamps:
         if now_s - self._began_s < limits.over_s:
             step_s = 0.0  # A predecessor may just have used up what there was.
         self._past.append(_Past(now_s, drawn_w.copy()))
+        # Swing is judged over `OVER_S` whatever the ramps' window, so that the past must reach so
+        # far.
         longest_s = max(limits.over_s, OVER_S)
         while self._past[0].at_s < now_s - longest_s - 1e-6:
             self._past.popleft()

@@ -139,6 +139,7 @@ class DrawResponse:
         lasts = self._above.note(above, now_s) >= LASTS_S
         # While caps rise fast draw lags behind: so much is the least that it will be.
         sure = usable | slow
+        # Seen on the way up only: it stays an assumption until a cap that stands has proved it.
         self._fresh |= lasts & ~sure
         most_w = np.where(sure, 1.0, 1.0 + self._unproven) * draw_w
         self._see_more(lasts, held_w, most_w, stands=usable)
