@@ -58,6 +58,8 @@ class Plan:
     def changed(self, job: JobRecord) -> None:
         """Remember that a job's orders, and whether planners may use it, are to be seen to."""
         self._touched[job.id] = None
+        # Follows from the record alone, so that asking at each of its steps keeps the roster whole
+        # without ever looking at all jobs.
         eligible = may_run(job)
         if eligible is not job.listed:
             self.roster.put(job, eligible=eligible)

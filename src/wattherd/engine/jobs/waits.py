@@ -104,6 +104,8 @@ class _Array:
 
     def stand(self, job_id: str, number: int, *, last: bool) -> None:
         """Among those that are ready; in order of submission, or behind all others."""
+        # Who is put back stands behind all who were put back before, and they behind all who never
+        # were.
         self.put_back += last
         self.places[job_id] = (self.put_back if last else 0, number, job_id)
         insort(self.ready, self.places[job_id])

@@ -121,6 +121,8 @@ class Backstop:
             hears = among & ~caps.silent & ~self.jobs.stopped & self._config.stops_jobs
             if hears.any() and not hot[number]:
                 self.jobs.stop(self._largest(caps.counted_w, hears, float(over_w[number])), now_s)
+            # Outlets wait while jobs end, unless the breaker cannot: a job that ends has saved its
+            # work.
             elif hot[number] or not (among & self.jobs.ending(now_s)).any():
                 chosen |= self._largest(caps.counted_w, among, float(over_w[number]))
         self.off_at_s = np.where(chosen, now_s, self.off_at_s)

@@ -149,6 +149,8 @@ class CapBook:
         believed = done & (~lower | (watched & ~shown))
         self._patience_s = np.maximum(config.defiant_after_s, MEANS * news_s)
         self._note_defiance(done & lower & watched & shown, readings.now_s)
+        # A first answer is taken as it is: there was no order before it that it could be the echo
+        # of.
         in_force_w = np.where(first, read_w, np.fmax(read_w, self.ordered_w))
         self.held_w = np.where(first | believed, in_force_w, np.fmax(self.held_w, read_w))
         self.ordered_w = np.where(first, read_w, self.ordered_w)

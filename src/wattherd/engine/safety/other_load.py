@@ -483,6 +483,8 @@ class BaseLoad:
         self._hard_low.note(beyond_w, now_s)
         # Its own draw rose; or caps fell and it did not.
         rise_w = np.fmax(level_w - self._level_low.lowest, beyond_w - self._hard_low.lowest)
+        # From the lowest of the window on, which is where the rise is measured from: what is
+        # believed by now has a part of that rise in it already.
         proven_w = self._trend.lowest + np.maximum(rise_w, 0.0)
         proven_w += 2 * NOISE * self.drawn_w
         # Devices' meters that read low must not be able to take the whole limit from their own
@@ -506,6 +508,7 @@ class BaseLoad:
         # One look is enough here: no device can have drawn it.
         now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
         # What was there a moment ago is not gone because caps that were cut hide it now.
+        # An alarm is not remembered: if it proves false, its watts are free again at once.
         self._moments.note(np.where(alarmed, np.nan, now_w), now_s)
         self._read_w = now_w
         self.now_w = np.maximum(now_w, self._moments.highest)
@@ -560,6 +563,8 @@ class BaseLoad:
         base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.nan_to_num(CONVEX * np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
+        # In proportion alone it was up to 44 W a watt beside a small machine on a large rack: no
+        # job could start there, and a board that follows no cap was never found out.
         unknown = np.minimum(share, FOLLOWS_MOST)
         if self._mark is not None:
             by, rise = own_w - self._mark[2], base_w - self._mark[1]
@@ -652,6 +657,7 @@ class BaseLoad:
         soon_w = np.where(unread, np.maximum(left_w, 0.0), soon_w)
         self.away_w = self.switched.away_w(own_w)
         large = self.away_w > 2 * NOISE * self.drawn_w
+        # The sum: a ramp may go on while what was switched off comes back.
         self.reserve_w = soon_w + np.where(large, self.away_w, 0.0)
 
     def _lasting(self, now_s: float) -> Floats:

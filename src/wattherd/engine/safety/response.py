@@ -132,6 +132,8 @@ class DrawResponse:
             above = told & ~fell & (rising_s >= settle_s) & (draw_w > before_w * (1.0 + SAME))
         self._before_w = np.where(fell | ~(self._before_w > held_w), held_w, self._before_w)
         with np.errstate(invalid="ignore"):
+            # Caps that creep count as well. Where only those that stand were compared with their
+            # draw, a cap that moved in every cycle never was, and a ramp ended above its limit.
             drifts = may & (np.abs(held_w - self._drift_w) <= DRIFT * held_w)
         drifts_s = self._drifts.note(drifts, now_s)
         self._drift_w = np.where(drifts, self._drift_w, held_w)

@@ -12,6 +12,8 @@ import numpy as np
 
 from wattherd.engine.safety.contract import Bools, Floats
 
+# What once was drawn used to be kept free for two days: after a single step of others on a rack
+# nothing was ever given back.
 ONCE_S = 45.0
 """For so long the return is waited for of what was never seen to come back: then caps may rise, so
 that the limit is in use again within a minute."""
