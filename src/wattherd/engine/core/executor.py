@@ -11,6 +11,8 @@ from wattherd.model.event import Event
 from wattherd.model.job import JobSpec
 
 
+# Unlike an `Executor` a plant answers at once: simulated time stands still while it is asked. A
+# real cluster needs some, in which the core has to go on.
 class Plant(Protocol):
     """The jobs' side of a simulated world: carries out orders, and lets time pass."""
 

@@ -22,6 +22,9 @@ from wattherd.estimate.learned_steps import LearnedSteps, StepsLeft
 from wattherd.model.cluster import ClusterSpec
 
 
+# A part of the core and not a projection beside it: a replay of the journal teaches it the same,
+# and a core that takes over has it. Speeds are steps by the core's own clock; the rate that a job
+# tells of itself (`rate_per_s`) is any program's word, and is not learned from.
 class JobSpeeds:
     """Hears what runs report; `learned`, `steps` and `restarts` are all that follows from it."""
 

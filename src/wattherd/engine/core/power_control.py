@@ -143,6 +143,7 @@ class PowerControl:
         domain, budget_w, source = event.domain, event.budget_w, event.source
         if isinstance(event, BudgetChanged):
             self.budgets.change(domain, budget_w, now_s, source)
+            # Not what this source said but the lowest of what all sources say.
             self.watts.state(self.budgets.stated_w[domain], domain)
         else:
             self.budgets.announce(domain, event.begins_s, budget_w, source)
@@ -158,6 +159,8 @@ class PowerControl:
             held_w = ENDLESS_W
         self.caps.set_budget(held_w, jobs.values(), domain)
         self.watts.expect(domain, self.budgets.soon(domain, now_s))
+        # Left to the next plan: several budgets may change at one time, and jobs are looked at
+        # once.
         self.aside.due = self.aside.active
 
     def _notice_s(self, fall: BudgetFall, jobs: Jobs) -> float:

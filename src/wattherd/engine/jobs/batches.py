@@ -75,6 +75,7 @@ class Batches:
         return [order]
 
     def _forget(self, live: Container[str]) -> None:
+        # Now and then, and not at each job's end, which nobody tells this book of.
         if len(self._curves) > MOST_GONE:
             self._curves = {one: curve for one, curve in self._curves.items() if one in live}
             self._told = {one: order for one, order in self._told.items() if one in live}

@@ -198,6 +198,8 @@ def _normalised(key, low, high, mode):  # type: ignore[no-untyped-def]
 @kernel
 def _spread_of(keys, free, memory):  # type: ignore[no-untyped-def]
     """Lowest and highest key among the nodes with room."""
+    # Over the nodes that could be chosen, as Kubernetes' scheduling framework normalises scores
+    # over the nodes that passed its filters: who has no room must not squeeze the others together.
     low, high = np.int64(2**62), np.int64(-(2**62))
     for n in range(keys.shape[0]):
         if keys[n] > INFEASIBLE and free[n] >= memory:

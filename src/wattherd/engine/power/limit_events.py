@@ -77,6 +77,7 @@ class EventBook:
         if event.problem or event.cancelled:
             return event.problem
         asked_w = min((span.limit_w for span in event.spans), default=self.least_w)
+        # Judged by the lowest of its intervals, since it is accepted or declined as one.
         if asked_w < self.least_w:
             return f"asks for {asked_w:,.0f} W, and {self.least_w:,.0f} W is the least possible"
         return ""

@@ -69,6 +69,8 @@ class Allowance:
         # A first reading stands for the two before it.
         if np.isnan(self._drawn_w).all():
             self._drawn_w[:] = drawn_w
+        # What is drawn and not what is counted heats a breaker: counts are bounds, and would trip
+        # it on paper.
         self._drawn_w = np.vstack((self._drawn_w[1:], drawn_w))
         draw_w = np.median(self._drawn_w, axis=0)
         self.heat = self._fleet.breaker.heated(self.heat, draw_w, step_s)

@@ -94,6 +94,7 @@ def _taken(values: Floats, rows: Ints) -> Floats:
     return np.asarray(padded[np.where(rows < 0, len(values), rows)])
 
 
+# JSON has no NaN: a file that had one would be refused by most readers.
 def _listed(values: Floats) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
