@@ -255,7 +255,7 @@ def test_a_job_does_not_choose_the_runner_or_what_it_loads(
     ("container", "problem"),
     [
         ({"image": "train:latest"}, "no digest"),
-        ({"image": "--privileged"}, "pattern"),
+        ({"image": "--privileged"}, "does not match"),
         ({"image": IMAGE, "credentials": "/etc/login.json"}, "config.json"),
         ({"image": IMAGE, "runner": "rkt"}, "docker"),
     ],

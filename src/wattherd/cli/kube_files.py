@@ -54,8 +54,12 @@ def chart(*, out: Path) -> None:
     except FileExistsError:
         hint = "name another folder by --out, or remove this one"
         raise UserError("already exists", where=str(out), hint=hint) from None
-    except (OSError, shutil.Error) as problem:
-        raise UserError(f"cannot be written: {problem}", where=str(out)) from None
+    except shutil.Error as problem:
+        hint = "is there room, and may you write there?"
+        many = f"{len(problem.args[0])} of its files cannot be written"
+        raise UserError(many, where=str(out), hint=hint) from None
+    except OSError as problem:
+        raise UserError(f"cannot be written: {problem.strerror}", where=str(out)) from None
     click.echo(out)
 
 

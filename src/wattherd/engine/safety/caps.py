@@ -44,6 +44,7 @@ MEANS = 2.5
 FLAT = 0.03
 FLAT_S = 30.0
 """Draw that stands still for so long, whatever is ordered, is all there is to expect."""
+WHOLE_W = 1.001
 STEPS_W = (2.0, 5.0, 10.0, 20.0, 25.0, 50.0)
 """What knobs round to. To take one for coarser than it is costs less than that of its cap."""
 GIVE_UP_S = 45.0
@@ -201,7 +202,8 @@ class CapBook:
     def _learn_steps(self, read_w: Floats) -> None:
         """Find out the steps that knobs round to without a word: the least that explains it."""
         with np.errstate(invalid="ignore"):
-            odd = np.abs(read_w - self.ordered_w) > self.tolerance_w
+            # Within a watt it is the whole watts that knobs speak in: no step is learned from that.
+            odd = np.abs(read_w - self.ordered_w) > np.maximum(self.tolerance_w, WHOLE_W)
             odd &= (read_w == self._read_w) & (np.abs(read_w - self._asked_at_w) > SAME_W)
             odd &= np.abs(read_w - self.ordered_w) < STEPS_W[-1]
         if not odd.any():
