@@ -81,4 +81,5 @@ class CoreConfig:
     eligible: Eligibility | None = None
     returns: Callable[[str], bool] | None = None
     came_s: Callable[[str], float] | None = None
+    # Of nobody, if left out: where all runs were started by this core nothing is found at work.
     is_there: Callable[[str], bool] = frozenset[str]().__contains__

@@ -223,6 +223,7 @@ class GuardedDraft:
         whole = needs.gpu_count and needs.gpu_milli == WHOLE_GPU_MILLI
         if not (self._watts.by_domain and whole):
             return room
+        # Watts are counted by device: tasks are turned into those, and back.
         least = job.spec.counts(role).start * needs.gpu_count
         return self._watts.powered(room * needs.gpu_count, least) // needs.gpu_count
 

@@ -104,6 +104,8 @@ def _rescore(world, table, plan, shape, n):  # type: ignore[no-untyped-def]
     """Score node `n` anew by every scorer; the last one names the GPU."""
     possible = feasible(world, shape, n)
     for k in range(plan.kernels.shape[0]):
+        # Written also where there is no room any more: the old key would go on praising a full
+        # node.
         key, gpu = INFEASIBLE, NO_GPU
         if possible:
             key, gpu = score_node(plan.kernels[k], world, shape, n, plan.options[k])

@@ -554,6 +554,7 @@ class PowerAccount:
         return {domain: self._idle_nw[domain] + nw for domain, nw in others.items()}
 
     def _deepest(self, domains: Iterable[int]) -> int:
+        # Of equally deep ones the first in the tree: a reason must not depend on a dict's history.
         return max(domains, key=lambda one: (self.feeds.depth[one], -one))
 
     def _name(self, domain: int) -> str:
@@ -614,6 +615,7 @@ class PowerAccount:
 
     def exceeded(self) -> bool:
         """Whether any domain may carry more now than its budget."""
+        # By caps in force and not by the plan: that may fit while devices may still draw too much.
         return any(self._over(domain, nw) for domain, nw in enumerate(self.carried_nw()))
 
     # The only place at which sleeping nodes count nothing: for what is measured and told. The

@@ -78,6 +78,8 @@ def merged(base: LimitPeriod, spans: Iterable[LimitPeriod], now_s: float) -> Lim
     found: list[LimitPeriod] = []
     for start_s, end_s in zip(starts, [*starts[1:], FOREVER], strict=True):
         held = [span for span in live if span.holds(start_s)]
+        # `min` takes the first of equals: the base, then spans in the order in which they were
+        # sorted.
         least = min([base, *held], key=lambda span: span.limit_w)
         same = found and (found[-1].limit_w, found[-1].source) == (least.limit_w, least.source)
         from_s = found.pop().start_s if same else start_s

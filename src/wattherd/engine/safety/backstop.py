@@ -65,6 +65,7 @@ class JobStops:
         wait_s = self._config.retry_s * 2.0 ** (self._tries - 1)
         with np.errstate(invalid="ignore"):
             due = self.stopped & (now_s - self._at_s >= wait_s)
+        # By what it may draw once it runs: what a device drew at rest says nothing of that.
         more_w = caps.running_w - caps.counted_w
         free_w = self._fleet.least(budget_w - self._fleet.levels(caps.counted_w))
         rows = np.flatnonzero(due & (more_w <= free_w))

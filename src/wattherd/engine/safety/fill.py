@@ -78,6 +78,7 @@ def heights(budget_w: Floats, group: Ints, low_w: Floats, high_w: Floats) -> Flo
     low, high, room = low_w[rows], high_w[rows], budget_w[numbers]
     size = len(numbers)
     least, most = np.zeros(size), np.full(size, float(high.max()))
+    # The even share is the answer where no bound is in the way, and a beginning elsewhere.
     height = np.maximum(room / np.maximum(np.bincount(own, minlength=size), 1), 0.0)
     height = np.minimum(height, most)
     for _ in range(STEPS):

@@ -39,6 +39,8 @@ class MeanMeters:
         levels = fleet.feeds + 1
         self._fleet = fleet
         unread = fleet.levels((~fleet.device_read).astype(np.float64)) > 0
+        # What moves a level's reading may be a device that nobody reads. A window that explained it
+        # by the others would do so by accident.
         self._which: Bools = np.asarray(fleet.level_read & ~unread)
         self._own_w: Floats = np.full(fleet.size, np.nan)
         # Joules are remembered and not watts: a mean over any window is then one difference of two
