@@ -236,12 +236,15 @@ def above(page: str, one: Readability) -> list[str]:
 
 
 def held(rows: dict[str, Readability], earlier: dict[str, dict[str, float]]) -> Table:
-    """Pages above the bar with what they have, rounded up to 5 %, and never more than earlier."""
+    """Pages above the bar with what they have, rounded up to 5 %, and never more than earlier.
+
+    What was not above the bar `earlier` must not be so now; only a first table takes all as it is.
+    """
     found: Table = {}
     for page, one in sorted(rows.items()):
         for name, bar in BAR.items():
             stands = math.ceil(getattr(one, name) * 20) / 20
-            stands = min(stands, earlier.get(page, {}).get(name, stands))
+            stands = min(stands, earlier.get(page, {}).get(name, bar if earlier else stands))
             if stands > bar:
                 found.setdefault(page, {})[name] = stands
     return found

@@ -70,6 +70,7 @@ def test_holding_allows_no_page_more_than_before() -> None:
     assert MEASURE.held({"a.md": worse}, {}) == {"a.md": {"long": 0.5, "passive": 0.65}}
     earlier = {"a.md": {"long": 0.3, "passive": 0.35}}
     assert MEASURE.held({"a.md": worse}, earlier) == {"a.md": {"long": 0.3}}
+    assert MEASURE.held({"b.md": worse}, earlier) == {}
 
 
 def test_only_prose_counts() -> None:
