@@ -20,13 +20,14 @@ NOT_YET = {
     "minute-means": "76.1 % used",
     "decaying-means": "57.8 % used",
     "exporter-30-s": "74.4 % used",
+    "steps-untold": "74.0 % used",
     "parts-beside": "7 s above, worst 0.8 %",
     "job-in-step": "94.98 % used",
     "jobs-come-and-go": "84.7 % used",
     "parts-beside+fans+half-amperes": "3 s above, worst 0.5 %",
     "parts-beside+decaying-means+inference": "87 s above, worst 7.4 %, 87.0 % used",
     "neighbour-steps+slow-to-obey+skewed-clocks": "26 s above, worst 22.8 %",
-    "fans+lossy-wires+job-in-step+steps-untold": "94.7 % used",
+    "fans+lossy-wires+job-in-step+steps-untold": "71.5 % used",
     "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.8 % used",
 }
 """Days that are not held, as measured; one that is held after all fails here, to be taken out."""

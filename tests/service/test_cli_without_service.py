@@ -36,6 +36,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "token revoke": ("abc",),
     "power set": ("40kW",),
     "power promise": ("--limit", "6kW"),
+    "power swings": ("--job", "j-1"),
     "power delivery": (
         "--start",
         "2026-01-01T00:00:00Z",

@@ -149,15 +149,6 @@ def test_knobs_that_round_are_done_and_the_limit_is_used(step_w: float) -> None:
     assert not loop.caps.late.any()
 
 
-def test_knobs_that_round_without_a_word_are_found_out() -> None:
-    fleet = a_fleet()
-    room, loop = Room(fleet, knob_step_w=25.0), a_loop(fleet)
-    drawn_w = room.run(loop, limits(fleet, 1760), 140)[:, -1]
-    assert (drawn_w[SETTLE:] <= 1760).all()
-    assert drawn_w[80:].mean() >= 0.95 * 1760
-    assert not loop.caps.late.any()
-
-
 class MadMeter(Room):
     """The site's meter tells nonsense for two minutes."""
 

@@ -6,8 +6,7 @@ maximum. Orders of one device arrive in their order, so reading the newest one b
 earlier one is still under way; therefore no order carries the number of one of the last few.
 
 A knob rounds to its step, and may end at a number of its own (asked for 103 W, it always says 105):
-such a read-back is as good as the number ordered. Who rounds and does not say so is found out by
-its answers.
+such a read-back is as good as the number ordered.
 """
 
 from __future__ import annotations
@@ -44,9 +43,6 @@ MEANS = 2.5
 FLAT = 0.03
 FLAT_S = 30.0
 """Draw that stands still for so long, whatever is ordered, is all there is to expect."""
-WHOLE_W = 1.001
-STEPS_W = (2.0, 5.0, 10.0, 20.0, 25.0, 50.0)
-"""What knobs round to. To take one for coarser than it is costs less than that of its cap."""
 GIVE_UP_S = 45.0
 """No knob on record takes longer: then the order has been answered, if by another number."""
 
@@ -86,8 +82,6 @@ class CapBook:
             self.step_w = np.maximum(np.nan_to_num(fleet.step_w), 1.0)
             self.tolerance_w = np.where(self.step_w > 1, 1.001 * self.step_w, SAME_W)
         self.coarse: Bools = self.step_w > 1
-        self._asked_at_w: Floats = np.full(fleet.size, np.nan)
-        """What was read back when the newest order was sent."""
         self._own_number_w: Floats = np.full(fleet.size, np.nan)
         """What a knob says instead of all lower orders."""
         self._doubt_w: Floats = np.full(fleet.size, np.nan)
@@ -133,7 +127,6 @@ class CapBook:
         read_w, config = readings.cap_w, self._config
         answered = np.isfinite(read_w)
         first = answered & np.isnan(self.ordered_w)
-        self._learn_steps(read_w)
         # A read-back that equals the newest order. Numbers of the last orders are never reused
         # (`_unlike`), so that it cannot be the echo of an older one.
         done = answered & self._is_ordered(read_w)
@@ -196,29 +189,6 @@ class CapBook:
             # expected of the others, a firmware that makes all of them slow is noticed within some
             # orders.
             self.answer_s += 0.1 * (min(took_s, GIVE_UP_S) - self.answer_s)
-
-    # A number nobody ordered, near the newest order and said since, is that order as the knob can
-    # carry it out. Until this is known each such order counts as unanswered, and no other follows.
-    def _learn_steps(self, read_w: Floats) -> None:
-        """Find out the steps that knobs round to without a word: the least that explains it."""
-        with np.errstate(invalid="ignore"):
-            # Within a watt it is the whole watts that knobs speak in: no step is learned from that.
-            odd = np.abs(read_w - self.ordered_w) > np.maximum(self.tolerance_w, WHOLE_W)
-            odd &= (read_w == self._read_w) & (np.abs(read_w - self._asked_at_w) > SAME_W)
-            odd &= np.abs(read_w - self.ordered_w) < STEPS_W[-1]
-        if not odd.any():
-            return
-        rows = np.flatnonzero(odd)
-        with np.errstate(invalid="ignore"):
-            old = (np.abs(self._sent_w[:, rows] - read_w[rows]) <= SAME_W).any(axis=0)
-        rows = rows[~old]
-        gap_w = np.abs(read_w[rows] - self.ordered_w[rows])
-        for step_w in reversed(STEPS_W):
-            on_grid = np.abs(read_w[rows] - np.rint(read_w[rows] / step_w) * step_w) <= SAME_W / 5
-            fits = rows[on_grid & (gap_w < step_w)]
-            self.step_w[fits] = step_w
-            self.tolerance_w[fits] = 1.001 * step_w
-            self.coarse[fits] = True
 
     def _learn_own_numbers(self, stuck: Bools) -> None:
         """A knob that answers with a number nobody ordered means that number.
@@ -346,7 +316,6 @@ class CapBook:
         rows = np.flatnonzero(changed)
         sent_w[rows] = self._unlike(cap_w[rows], known[rows], rows)
         news = sent_w != known
-        self._asked_at_w = np.where(news, self._read_w, self._asked_at_w)
         older_w = np.vstack((self._sent_w[1:], sent_w))
         self._sent_w = np.where(news, older_w, self._sent_w)
         # A raise counts from its order on: it may take effect at any moment, read back or not.
