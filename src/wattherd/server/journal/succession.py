@@ -41,9 +41,9 @@ def succeed(old: FrozenState, core: Core, queues: Any = None) -> tuple[FrozenSta
     said: list[Command] = []
     orders = StandingOrders()
     papers = old.standing.orders.papers
-    if queues is not None:
-        core.handle(QueuesChanged(at_s=before.now_s, queues=queues))
-    for event in _facts(before, core):
+    # What the core asks for at the first of these, say to be woken for a plan, it asks for once.
+    changed = [] if queues is None else [QueuesChanged(at_s=before.now_s, queues=queues)]
+    for event in (*changed, *_facts(before, core)):
         paper = papers.get(event.job.id) if isinstance(event, JobSubmitted) else None
         commands = core.handle(event)
         orders.note(event, paper, commands)
