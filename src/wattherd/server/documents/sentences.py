@@ -14,6 +14,7 @@ from typing import Any
 from wattherd.engine.jobs.lifecycle import ACTIVE, State, Trigger
 from wattherd.engine.jobs.record import StoryLine
 from wattherd.model.reason import StopReason
+from wattherd.server.journal.succession import BEGINS_ANEW, TAKEN_OVER
 from wattherd.server.journal.timeline import SYSTEM, DecisionEntry
 from wattherd.units import show_ahead, show_exact_watts, show_seconds
 
@@ -123,11 +124,14 @@ _STEPS: dict[str, str] = {
     Trigger.TIME_OUT: "It ended: its time limit has passed.",
 }
 SUBMITTED = "It was submitted."
+_OTHER_CORE = "The service has other devices or other rules now"
 _LINES = {
     "submitted": SUBMITTED,
     "edit refused": "An edit was refused.",
     "lags": "One of its ranks lags behind the others.",
     "was given input": "It was given input.",
+    TAKEN_OVER: f"{_OTHER_CORE}.",
+    BEGINS_ANEW: f"{_OTHER_CORE}; its run begins anew.",
 }
 _RAN = "ran in it: "
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from wattherd.engine.core.core import Core
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.jobs.record import JobRecord, StoryLine
 from wattherd.model.command import Command
 from wattherd.model.event import (
     BudgetAnnounced,
@@ -27,6 +27,9 @@ from wattherd.model.event import (
 from wattherd.server.journal.replay_state import ReplayState
 from wattherd.server.journal.snapshot_codec import FrozenState
 from wattherd.server.journal.standing_orders import StandingOrders
+
+TAKEN_OVER, BEGINS_ANEW = "taken over", "begins anew"
+"""Lines of a job's story: another core has it now; and had to end its run for that."""
 
 
 def succeed(old: FrozenState, core: Core, queues: Any = None) -> tuple[FrozenState, list[Command]]:
@@ -114,4 +117,7 @@ def _hand_down(old: JobRecord, new: JobRecord, now_s: float) -> None:
     new.attained_gpu_s, new.attained_s = old.service_gpu_s(now_s), old.service_s(now_s)
     new.first_start_s, new.progress = old.first_start_s, old.progress
     new.rate_per_s, new.loss, new.report = old.rate_per_s, old.loss, old.report
-    new.story.extendleft(reversed(old.story))
+    _submitted, *since = new.story  # that was once, long ago
+    told = StoryLine(now_s, BEGINS_ANEW if old.active else TAKEN_OVER)
+    new.story.clear()
+    new.story.extend([*old.story, told, *since])  # of a long one the oldest lines go

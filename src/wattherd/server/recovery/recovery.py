@@ -19,7 +19,7 @@ from wattherd.store.projection import FINE_S
 from wattherd.store.store import ClusterStore
 
 SAME_MEMORY = 0.05
-"""Part by which the memory of a node may differ: kernels keep more or less for themselves."""
+"""Part by which memory may differ: kernels and drivers keep more or less for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,9 @@ def recover(store: ClusterStore, wanted: Blueprint) -> RecoveredCore:
     replay.arrive(store.journal.last_seq)
     book.energy_j.update(joules_of_ended(store, replay.history))
     take_bills(book, bills_of_ended(store, replay.history))
+    wanted = _with_memory_of(replay.blueprint, wanted)
     notes += _about_queues(replay, wanted)
-    if not _same(replay.blueprint, wanted):
+    if replay.blueprint.text() != wanted.text():
         before = replay.state.core
         scribe.corrected(replay.take_on(wanted))
         store.snapshots.add_setting(store.journal.last_seq, wanted.text())
@@ -130,17 +131,34 @@ def remembered(store: ClusterStore, seq: int, nodes: Sequence[str]) -> SiteTimel
     return chronicle
 
 
-def _same(known: Blueprint, wanted: Blueprint) -> bool:
-    """Whether decisions can go on as they were made."""
-    if abs(known.node.memory_mib - wanted.node.memory_mib) > SAME_MEMORY * known.node.memory_mib:
-        return False
-    node = replace(wanted.node, memory_mib=known.node.memory_mib)
-    gpu = replace(wanted.gpu, memory_mib=known.gpu.memory_mib)
-    parts = wanted.parts
-    if len(parts) == len(known.parts):
-        both = zip(parts, known.parts, strict=True)
-        parts = tuple(replace(one, memory_mib=before.memory_mib) for one, before in both)
-    return replace(wanted, node=node, gpu=gpu, parts=parts).text() == known.text()
+def _with_memory_of(known: Blueprint, wanted: Blueprint) -> Blueprint:
+    """What is wanted, with the memory that is known of a machine that is the same by its memory.
+
+    Whatever else is wanted is then compared by itself: a new kernel that leaves some MiB less and a
+    new version that comes with it must not have what runs begin anew.
+    """
+    was, now = _memories(known), _memories(wanted)
+    if len(was) != len(now) or not all(map(_alike, was, now)):
+        return wanted
+    of_node, of_gpu, *of_parts = was
+    return replace(
+        wanted,
+        node=replace(wanted.node, memory_mib=of_node),
+        gpu=replace(wanted.gpu, memory_mib=of_gpu),
+        parts=tuple(
+            replace(one, memory_mib=memory_mib)
+            for one, memory_mib in zip(wanted.parts, of_parts, strict=True)
+        ),
+    )
+
+
+def _memories(blueprint: Blueprint) -> list[int]:
+    parts = (one.memory_mib for one in blueprint.parts)
+    return [blueprint.node.memory_mib, blueprint.gpu.memory_mib, *parts]
+
+
+def _alike(was_mib: int, now_mib: int) -> bool:
+    return abs(was_mib - now_mib) <= SAME_MEMORY * was_mib
 
 
 def book_of(store: ClusterStore) -> DrawBook:
