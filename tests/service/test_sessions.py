@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,28 @@ def test_a_terminal_ends_at_the_key_for_the_end(guarded: Guarded, job: str) -> N
         session.give(b"abc\r\x04")
         assert session.rest() == {"exit_code": 0}
     assert session.out.count(b"abc") == 2  # as it is typed, and as it is printed
+
+
+LEAVES_ITS_TERMINAL = """
+import os, time
+print("before", flush=True)
+for descriptor in (0, 1, 2):
+    os.close(descriptor)
+time.sleep(0.5)
+again = os.open("/dev/tty", os.O_WRONLY)
+os.write(again, b"after")
+os.close(again)
+time.sleep(0.5)
+os._exit(7)
+"""
+"""As programs do that close what they print to before they exit, here slowly."""
+
+
+def test_a_program_that_closes_its_terminal_ends_by_itself(guarded: Guarded, job: str) -> None:
+    command = (sys.executable, "-c", LEAVES_ITS_TERMINAL)
+    with into(guarded, job, *command, terminal={"rows": 9, "columns": 9}) as session:
+        assert session.rest() == {"exit_code": 7}
+    assert session.out == b"before\r\nafter"
 
 
 def test_what_cannot_be_run_says_so_as_a_shell_does(guarded: Guarded, job: str) -> None:

@@ -37,6 +37,8 @@ from wattherd.local.observation import Present
 from wattherd.local.sessions import CHUNK, ERR, IN, OUT, WINDOW, heard, said
 from wattherd.local.supervisor import SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL, settle
 
+LET_GO_S = 0.05
+"""Between looks at a terminal that nobody has open while the command lives."""
 HANGUP_S = 1.0
 """For a command to end by itself when nobody listens any more."""
 KILL_ROUNDS, KILL_PAUSE_S = 100, 0.02
@@ -72,6 +74,8 @@ class SessionProcess:
         self._taken = 0
         self._input: int | None = None
         self._terminal: int | None = None
+        self._let_go_of = False
+        """Whether the command lives and has closed its terminal."""
         self._input_ended = False
         self._streams: dict[int, int] = {}
         self._command: int | None = None
@@ -166,9 +170,12 @@ class SessionProcess:
             wanted = dict.fromkeys(self._streams, select.POLLIN)
         if self._pending and self._input is not None:
             wanted[self._input] = wanted.get(self._input, 0) | select.POLLOUT
+        pause_s, self._let_go_of = (LET_GO_S if self._let_go_of else None), False
+        if pause_s is not None and self._terminal is not None:
+            wanted.pop(self._terminal, None)
         for descriptor, events in wanted.items():
             poller.register(descriptor, events)
-        for descriptor, event in poller.poll():
+        for descriptor, event in poller.poll(pause_s and pause_s * 1000.0):
             if descriptor == self._woken:
                 self._note_signals()
             elif descriptor == self._wire.fileno():
@@ -276,7 +283,11 @@ class SessionProcess:
             self._input = None
 
     def _drain(self, descriptor: int) -> None:
-        """One packet of what the command prints; the end of a terminal is an error (EIO)."""
+        """One packet of what the command prints; the end of a terminal is an error (EIO).
+
+        Programs close their streams before they exit (coreutils do, to hear of a full disk). Who
+        closes the terminal then kills them by the hang-up and has its exit code from that.
+        """
         try:
             found = os.read(descriptor, min(CHUNK, self._credit))
         except BlockingIOError:
@@ -288,6 +299,9 @@ class SessionProcess:
         if found:
             self._credit -= len(found)
             self._outbox.append(bytes([self._streams[descriptor]]) + found)
+            return
+        if descriptor == self._terminal and self.status is None:
+            self._let_go_of = True
             return
         del self._streams[descriptor]
         if descriptor == self._terminal:
