@@ -164,6 +164,27 @@ def test_limits_are_set_through_a_daemon_where_we_may_not(tmp_path: Path) -> Non
             service.end()
 
 
+def test_a_service_that_only_measures_sets_no_limit_whatever_the_budget(tmp_path: Path) -> None:
+    service = Service(Driver(tmp_path), tmp_path / "state", ("--measure-only",))
+    try:
+        service.gpus.say(123.0)
+        job = service.submit("sleep 600", gpus=2)
+        service.until(lambda: service.client.get("power")["draw_w"] == 369.0)
+        service.client.put("power", {"budget": 400})
+        service.until(lambda: service.job(job)["cap_w"] == 200.0)
+        row = service.client.get("power")["instruments"][0]
+        assert (row["watts"], row["control"], row["knob"]) == ("measured", "duty", "")
+        heeded = service.state / "jobs" / job / "run-1" / "heeded.json"
+        service.until(lambda: json.loads(heeded.read_text())["duty"] < 0.63)
+        service.client.post(f"jobs/{job}/cancel", {})
+        service.until(lambda: service.job(job)["state"] == "Cancelled")
+        assert [service.gpus.kept(f"limit{n}") for n in (0, 1)] == [None, None]
+    finally:
+        service.end()
+        for folder in service.state.glob("jobs/*/run-*"):
+            end_stray(folder)
+
+
 def test_what_was_found_and_what_is_wrong_with_it_is_told(service: Service) -> None:
     service.gpus.setters(NO_PERMISSION)
     job = service.submit("sleep 600", gpus=1)

@@ -48,6 +48,9 @@ LEAVE_S = 3
 )
 @click.option("--powercap", type=click.Path(path_type=Path), help="Meters of the processor.")
 @click.option("--zeusd", type=click.Path(path_type=Path), help="Socket of a zeusd for GPU limits.")
+@click.option(
+    "--measure-only", is_flag=True, default=None, help="Set no limit of any device; only read."
+)
 @click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")
 @click.option(
     "--accept-store",

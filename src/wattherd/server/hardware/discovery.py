@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from wattherd.devices.knobs.journal import KnobJournal
 from wattherd.devices.knobs.rapl import present_uris
 from wattherd.devices.knobs.registry import open_knob
 from wattherd.devices.meters.rapl import counters
@@ -30,7 +31,7 @@ from wattherd.local.devices import (
 )
 from wattherd.server.hardware import amd as amd_gpus
 from wattherd.server.hardware.gpu_devices import machine_of
-from wattherd.server.hardware.instruments import SiteInstruments
+from wattherd.server.hardware.instruments import JOURNAL, SiteInstruments
 from wattherd.server.settings.config import ServeConfig
 
 try:
@@ -41,6 +42,7 @@ except ImportError:  # the extra for NVIDIA GPUs is not installed
 
 IDLE_PART = 0.1
 """Of the highest limit: what a device whose idle watts nobody knows is taken to draw. Estimated."""
+MEASURES_ONLY = "limits of devices are left as they are (measure_only)"
 POWERCAP, NOWHERE = Path("/sys/class/powercap"), Path("/nonexistent")
 
 
@@ -54,8 +56,16 @@ class FoundHardware:
 
 
 def found(config: ServeConfig) -> FoundHardware:
-    """Look everywhere; nothing is changed by that."""
+    """Look everywhere; nothing is changed by that.
+
+    Raises:
+        UserError: devices that are stated and do not fit, or knobs where none may be used.
+    """
+    _check_measure_only(config)
     machine, notes = machine_found(config)
+    if config.measure_only:
+        machine = _without_knobs(machine)
+        notes = (*notes, MEASURES_ONLY, *_left_changed(config))
     if config.site is not None and config.site.devices:
         if machine.parts:
             hint = "give `slots` as a number"
@@ -70,8 +80,36 @@ def found(config: ServeConfig) -> FoundHardware:
     limits = present_uris(powercap_of(config).absolute()) if packages else []
     if packages:
         machine = _by_rapl(machine, limits)
+    if config.measure_only:
+        limits = []
     instruments = SiteInstruments(machine, config.state, packages=packages, limits=limits)
     return FoundHardware(machine, instruments, (*instruments.words(), *notes))
+
+
+def _check_measure_only(config: ServeConfig) -> None:
+    """A service that sets no limit is not told by what to set one."""
+    if not config.measure_only:
+        return
+    stated = config.site is not None and config.site.devices
+    for field, there in (("zeusd", config.zeusd is not None), ("site.devices", bool(stated))):
+        if there:
+            raise UserError("names what sets limits, and none are set with measure_only",
+                            field=field, hint=f"leave out {field} or measure_only")  # fmt: skip
+
+
+def _without_knobs(machine: Machine) -> Machine:
+    return replace(machine, devices=tuple(replace(one, knob="") for one in machine.devices))
+
+
+def _left_changed(config: ServeConfig) -> Sequence[str]:
+    """What an earlier service of this state folder set, and nobody puts back now."""
+    try:
+        left = KnobJournal(config.state / JOURNAL).entries
+    except ClusterError:
+        return ()
+    if not left:
+        return ()
+    return [f"an earlier service left limits of {', '.join(sorted(left))}: they stay as they are"]
 
 
 def machine_found(config: ServeConfig) -> tuple[Machine, Sequence[str]]:

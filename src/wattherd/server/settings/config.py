@@ -106,6 +106,9 @@ class ServeConfig(BaseModel):
         default=None, description="meters and limits of the processor, also for slots asked for"
     )
     zeusd: Path | None = Field(default=None, description="socket of a zeusd that sets GPU limits")
+    measure_only: bool = Field(
+        default=False, description="read watts of devices, and never set a limit of one"
+    )
     job_metrics: bool = Field(
         default=False, description="whether /metrics has series for each job, too"
     )
