@@ -16,13 +16,13 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from pydantic import BaseModel
 
 from service.guarded import Guarded
-from wattherd.server.api.http import ApiRefusal
 from wattherd.server.api.openapi import REFUSALS, ROLE, operations
 from wattherd.server.api.schemas import groupings, jobs, power, site
 from wattherd.server.api.schemas.shape import ApiShape, example, told
 from wattherd.server.api_reference import curl, page
 from wattherd.server.app import api
 from wattherd.server.auth.caller import Role
+from wattherd.server.problems import ProblemDetails
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = api().openapi()
@@ -96,9 +96,9 @@ def _unsaid(parameter: dict[str, Any]) -> bool:
     return not parameter.get("description")
 
 
-@pytest.mark.parametrize("name", [*SHAPES, "Refusal"])
+@pytest.mark.parametrize("name", [*SHAPES, "ProblemDetails"])
 def test_examples_are_of_their_shapes(name: str) -> None:
-    model = SHAPES.get(name, ApiRefusal)
+    model = SHAPES.get(name, ProblemDetails)
     assert rewritten(model, example(model)) == example(model)
 
 
@@ -139,7 +139,7 @@ def test_examples_of_the_page_are_answered_as_documented(guarded: Guarded, name:
     about_what_is_not_there = "{" in path or name in NOT_THERE
     assert about_what_is_not_there, reply.text
     assert reply.status in (400, 401, 404)  # 422 would be an example of the wrong shape
-    assert ApiRefusal.model_validate(reply.json).error
+    assert ProblemDetails.model_validate(reply.json).error
 
 
 LIVE = {

@@ -423,9 +423,9 @@ def test_there_are_so_many_sessions_at_a_time(most: int, job: str, user: str) ->
 def test_a_job_that_does_not_run_cannot_be_entered(guarded: Guarded) -> None:
     over = guarded.submit("user", "true")
     guarded.until(lambda: state(guarded, over) == "Succeeded")
-    assert refused(guarded, over, "user") == (400, "is over: Succeeded")
+    assert refused(guarded, over, "user") == (409, "is over: Succeeded")
     waits = guarded.submit("user", "true", begin="in 1h")
-    assert refused(guarded, waits, "user")[0] == 400
+    assert refused(guarded, waits, "user")[0] == 409
     assert refused(guarded, "j-999", "user")[0] == 404
 
 

@@ -374,7 +374,11 @@ def _printable(value: Any) -> Any:
 
 
 def _refusal(answer: HttpAnswer) -> UserError:
-    """The service's own words; fields that it could not read are named."""
+    """The service's own words; fields that it could not read are named.
+
+    Also those of a proxy before it, if it tells problem details (RFC 9457), and of services older
+    than ours that said `error` alone.
+    """
     kind = _KINDS.get(answer.status, UserError)
     try:
         told = json.loads(answer.body)
@@ -382,11 +386,9 @@ def _refusal(answer: HttpAnswer) -> UserError:
         told = None
     if not isinstance(told, dict):
         return kind(_words(f"{answer.status} {answer.reason}"))
-    match told.get("detail"):
-        case [{"msg": msg, "loc": [_, *loc]}, *_]:
-            return kind(_words(msg), field=_words(".".join(map(str, loc))))
     named = {name: _words(told.get(name, "")) for name in ("where", "field", "hint")}
-    return kind(_words(told.get("error") or told.get("detail") or answer.reason), **named)
+    said = (told[name] for name in ("detail", "error", "title") if isinstance(told.get(name), str))
+    return kind(_words(next(filter(None, said), answer.reason)), **named)
 
 
 def _words(said: object) -> str:

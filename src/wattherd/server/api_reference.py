@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
-from wattherd.server.api.openapi import REFUSALS, ROLE, operations
+from wattherd.server.api.openapi import ROLE, operations
 from wattherd.server.app import api
+from wattherd.server.problems import PROBLEM_TYPES
 
 Schema = dict[str, Any]
 ELSEWHERE = {"JobFile": "job-yaml.md"}
@@ -50,11 +51,18 @@ def _index(document: Schema) -> str:
     return _table(("method and address", "least role", "answer", "what"), rows)
 
 
+_ERRORS = """## Errors
+
+Every error is a [ProblemDetails](#problemdetails), as RFC 9457 has them, with the content type
+`application/problem+json`. Its `type` is an address that ends in one of these names. Only `/health`
+and `/alive` answer 503 with their own document. A connection that is one too many, or whose head is
+broken, gets a bare status.
+"""
+
+
 def _refusals() -> str:
-    known = {**REFUSALS, 405: "Not by this method; `Allow` says by which"}
-    rows = [(str(code), known[code]) for code in sorted(known)]
-    head = "## Errors\n\nEvery error is a [ApiRefusal](#apirefusal).\n"
-    return f"{head}\n{_table(('status', 'when'), rows)}"
+    told = [f"### {one.name}\n\n{code}. {one.meaning}.\n" for code, one in PROBLEM_TYPES.items()]
+    return "\n".join([_ERRORS, *told])
 
 
 def _groups(document: Schema) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
+from pydantic import AwareDatetime, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from wattherd.errors import ClusterError, UserError
@@ -20,6 +20,7 @@ from wattherd.server.auth.gate import Denied
 from wattherd.server.documents.arrays import Array, array_of, one_task
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.journal.job_history import PastJob
+from wattherd.server.problems import NotFound, problem, problem_of
 from wattherd.server.site.site import LiveSite
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.validation import fault_within
@@ -28,21 +29,6 @@ from wattherd.workload.job_array import tasks_called
 Answer = TypeVar("Answer")
 _DAY = re.compile(r"\d{4}-\d\d-\d\dT")
 PATIENCE_S = 30.0
-
-
-class ApiRefusal(BaseModel):
-    """What every error looks like."""
-
-    error: str = Field(description="what is wrong", examples=["no job 'j-99'"])
-    where: str = Field(default="", description="file or thing", examples=[""])
-    field: str = Field(default="", description="field at fault", examples=[""])
-    hint: str = Field(
-        default="", description="what to do", examples=["`wattherd history` lists all"]
-    )
-
-
-class NotFound(UserError):
-    """There is no such thing, or it is not for this caller; 404."""
 
 
 async def _site(request: Request) -> LiveSite:
@@ -180,20 +166,18 @@ async def the_array(site: LiveSite, caller: Caller, name: str, *, touch: bool = 
 
 
 def add_errors(app: FastAPI) -> None:
-    """Every error as a `ApiRefusal`."""
+    """Every error as problem details."""
     app.add_exception_handler(UserError, _refused)
     app.add_exception_handler(ClusterError, _unavailable)
     app.add_exception_handler(Denied, _denied)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _defect)
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    del request
     assert isinstance(error, UserError)  # noqa: S101 - registered for nothing else
-    refusal = ApiRefusal(error=error.problem, where=error.where, field=error.field, hint=error.hint)
-    code = 404 if isinstance(error, NotFound) else 400
-    return JSONResponse(refusal.model_dump(), status_code=code)
+    return problem_of(error, request.scope["path"])
 
 
 UNSURE = "it may have been done: look, or ask again with the same Idempotency-Key"
@@ -207,21 +191,25 @@ async def _unavailable(request: Request, error: Exception) -> JSONResponse:
         code, hint = 503, "nothing was changed; try again"
     else:
         code, hint = 504, UNSURE
-    return JSONResponse(ApiRefusal(error=str(error), hint=hint).model_dump(), status_code=code)
+    return problem(code, str(error), request.scope["path"], hint=hint)
 
 
 async def _denied(request: Request, error: Exception) -> JSONResponse:
-    del request
     assert isinstance(error, Denied)  # noqa: S101 - registered for nothing else
-    return error.response()
+    return error.response(request.scope["path"])
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     """What the framework itself refuses, such as a body that cannot be decoded."""
-    del request
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
-    refusal = ApiRefusal(error=str(error.detail)).model_dump()
-    return JSONResponse(refusal, status_code=error.status_code, headers=error.headers)
+    path, headers = request.scope["path"], error.headers
+    return problem(error.status_code, str(error.detail), path, headers=headers)
+
+
+async def _defect(request: Request, error: Exception) -> JSONResponse:
+    """What nobody has foreseen: its words may hold anything, and stay in the log."""
+    del error  # the server raises it once more, and logs it
+    return problem(500, "the service has a defect", request.scope["path"], hint="its log has more")
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -232,5 +220,4 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     known = {"body": error.body, "query": request.query_params, "path": request.path_params}
     errors = [{**one, "loc": one["loc"][1:]} for one in found if one["loc"][0] == source]
     field, fault = fault_within(errors, known.get(source))
-    refusal = ApiRefusal(error=fault.problem, field=field, hint=fault.hint)
-    return JSONResponse(refusal.model_dump(), status_code=422)
+    return problem(422, fault.problem, request.scope["path"], field=field, hint=fault.hint)

@@ -9,24 +9,16 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from wattherd import __version__
-from wattherd.server.api.http import ApiRefusal
 from wattherd.server.api.schemas.shape import example, shapes
 from wattherd.server.auth.caller import Role
 from wattherd.server.auth.rules import RULES, V1, OpenAddresses
+from wattherd.server.problems import PROBLEM_JSON, PROBLEM_TYPES, ProblemDetails
 
-REFUSALS = {
-    400: "What was asked for makes no sense",
-    401: "No token, or one that opens nothing",
-    403: "The token may not do this",
-    404: "There is no such thing, or it is another tenant's",
-    413: "The body is too long",
-    422: "A field is missing or wrong",
-    429: "Too many requests; `Retry-After` says when to come again",
-    503: "The store takes nothing at the moment: nothing was changed",
-    504: "It is not known whether it was done: look, or ask again with the same key",
-}
+REFUSALS = {code: PROBLEM_TYPES[code] for code in PROBLEM_TYPES if code not in (405, 500)}
+"""What any operation may answer: not asked by its method is another, and a defect is none."""
 ROLE = "x-least-role"
 """Says the least role of an operation, or `anyone`, or `own`: a secret of its own is asked for."""
+PROBLEM = {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}
 SCHEME = "token"
 _SCHEMES = {SCHEME: {"type": "http", "scheme": "bearer", "description": "`wattherd token create`"}}
 
@@ -55,7 +47,8 @@ def new_application() -> DocumentedApi:
         redoc_url=None,
         redirect_slashes=False,
         responses={
-            code: {"model": ApiRefusal, "description": text} for code, text in REFUSALS.items()
+            code: {"model": ProblemDetails, "description": one.meaning}
+            for code, one in REFUSALS.items()
         },
     )
 
@@ -76,13 +69,16 @@ def _finish(method: str, path: str, operation: dict[str, Any]) -> None:
     operation["tags"] = [path.removeprefix(V1).split("/")[1]]
     operation["summary"] = operation["description"].split("\n", 1)[0].removesuffix(".")
     for response in operation["responses"].values():
-        for content in response.get("content", {}).values():
+        contents = response.get("content", {})
+        for content in contents.values():
             _only_reference(content.get("schema", {}))
+        if contents.get("application/json", {}).get("schema") == PROBLEM:
+            contents[PROBLEM_JSON] = contents.pop("application/json")
 
 
 def _show_examples(schemas: dict[str, Any]) -> None:
     """Whole ones, by hand: FastAPI leaves out of its document what is null."""
-    known: dict[str, type[BaseModel]] = {ApiRefusal.__name__: ApiRefusal, **shapes()}
+    known: dict[str, type[BaseModel]] = {ProblemDetails.__name__: ProblemDetails, **shapes()}
     for name in known.keys() & schemas.keys():
         schemas[name]["examples"] = [example(known[name])]
 

@@ -26,6 +26,7 @@ from wattherd.server.api.http import JobId, look_up
 from wattherd.server.api.schemas.jobs import TakenDocument
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.documents.documents import SiteView
+from wattherd.server.problems import problem
 from wattherd.server.site.site import LiveSite
 
 WHOLE = 100.0
@@ -89,9 +90,9 @@ def routes(app: FastAPI) -> None:
             known = run is not None and may_report(run.folder(site.config.state), authorization)
         except OSError as error:
             said = f"the token of this run cannot be read: {words(error)}"
-            return JSONResponse({"error": said, "hint": "try again"}, status_code=503)
+            return problem(503, said, request.scope["path"], hint="try again")
         if run is None or not known:
-            return JSONResponse({"error": "no run of this job has that token"}, status_code=401)
+            return problem(401, "no run of this job has that token", request.scope["path"])
         event = progress_of(body.trainerStatus, run)
         if event is not None:
             site.keeper.tell(event)

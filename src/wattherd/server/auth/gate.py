@@ -31,6 +31,7 @@ from wattherd.server.auth.caller import Caller, Role
 from wattherd.server.auth.rates import HeldRequests, RequestRates, retry_after
 from wattherd.server.auth.rules import V1, OpenAddresses, Rule, RuleBook, app_of, is_app, is_stream
 from wattherd.server.auth.tokens import TokenFile
+from wattherd.server.problems import problem
 
 COOKIE = "wattherd_token"
 """The dashboard's. It opens pages; of the API it opens only what changes nothing."""
@@ -166,10 +167,9 @@ class Denied(Exception):
         self.status, self.error, self.hint = status, error, hint
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
-    def response(self) -> JSONResponse:
-        """In the shape of every refusal."""
-        body = {"error": self.error, "where": "", "field": "", "hint": self.hint}
-        return JSONResponse(body, status_code=self.status, headers=self.headers)
+    def response(self, path: str) -> JSONResponse:
+        """In the shape of every error; `path` is what was asked for."""
+        return problem(self.status, self.error, path, hint=self.hint, headers=self.headers)
 
 
 @dataclass(slots=True)
@@ -378,11 +378,11 @@ class Gate:
     async def _deny(self, denied: Denied, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             if scope["path"].startswith(V1):
-                await turn_away(denied.response(), scope, receive, send)
+                await turn_away(denied.response(scope["path"]), scope, receive, send)
             else:
                 await send({"type": "websocket.close", "code": 1008, "reason": denied.error})
         elif self._desk.told is None or not _is_page(scope):
-            await denied.response()(scope, receive, send)
+            await denied.response(scope["path"])(scope, receive, send)
         else:
             await self._desk.told(denied, scope)(scope, receive, send)
 
@@ -548,7 +548,8 @@ def _noted(visit: _Visit, send: Callable[[Any], Awaitable[None]]) -> Send:
         if visit.too_long and visit.status in (0, 413):
             if not visit.status:  # whoever read the body has made something else of it
                 visit.status = 413
-                await _too_long(visit).response()(visit.scope, _nothing, send)
+                refusal = _too_long(visit).response(visit.scope["path"])
+                await refusal(visit.scope, _nothing, send)
             return
         if message["type"] == "http.response.start":
             visit.status = message["status"]

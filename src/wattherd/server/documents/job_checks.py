@@ -13,6 +13,7 @@ from wattherd.errors import UserError
 from wattherd.model.event import JobEdited
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.server.documents.documents import SiteView
+from wattherd.server.problems import Conflict
 from wattherd.spelling import hint_for
 from wattherd.workload.job_file import JobFile
 
@@ -63,12 +64,13 @@ def check_edit(look: SiteView, event: JobEdited) -> None:
     """See that the edit would be done as it is asked for, as things are now.
 
     Raises:
-        UserError: the job is over, or runs, or could never run like that.
+        Conflict: the job is over, or runs.
+        UserError: it could never run like that.
     """
     record = look.core.jobs.get(event.job_id)
     if record is None:
         hint = f"`wattherd show {event.job_id}` says how it ended"
-        raise UserError("is over", where=event.job_id, hint=hint)
+        raise Conflict("is over", where=event.job_id, hint=hint)
     if record.active:
         _check_running(record, event)
         return
@@ -83,11 +85,11 @@ def _check_running(record: JobRecord, event: JobEdited) -> None:
     asked = (event.priority, event.queue, event.gpus, event.begin_at_s)
     if any(one is not None for one in asked):
         hint = f"`wattherd pause {record.id}`, edit it, `wattherd resume {record.id}`"
-        raise UserError("runs: only its time limit can be lowered", where=record.id, hint=hint)
+        raise Conflict("runs: only its time limit can be lowered", where=record.id, hint=hint)
     old_s, new_s = record.spec.time_limit_s, event.time_limit_s
     if old_s is not None and new_s is not None and new_s > old_s:
         hint = f"it is {old_s:g} s, and others may count on that"
-        raise UserError("runs: its time limit can be lowered only", where=record.id, hint=hint)
+        raise Conflict("runs: its time limit can be lowered only", where=record.id, hint=hint)
 
 
 def was_done(look: SiteView, event: JobEdited) -> bool:

@@ -12,7 +12,6 @@ from wattherd.errors import UserError
 from wattherd.model.event import Event, JobEdited, JobSubmitted
 from wattherd.server.api.http import (
     ArrayId,
-    NotFound,
     TheCaller,
     TheSite,
     answer_within,
@@ -36,6 +35,7 @@ from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.job_checks import check_edit, check_queue, was_done
 from wattherd.server.documents.privacy import check_priority, seen_by
 from wattherd.server.journal.journal_writer import EventWish
+from wattherd.server.problems import Conflict, NotFound
 from wattherd.server.site.site import LiveSite
 from wattherd.workload.job_array import PAPER
 from wattherd.workload.job_edit import ArrayEdit
@@ -90,7 +90,7 @@ def routes(app: FastAPI) -> None:
         if events and not await look_up(
             site, lambda look: any(was_done(look, one) for one in events)
         ):
-            raise UserError("began or changed meanwhile", where=array_id, hint="look at it again")
+            raise Conflict("began or changed meanwhile", where=array_id, hint="look at it again")
         return await look_up(site, lambda look: array_document(look, found))
 
     @app.get("/api/v1/arrays/{array_id}/explain", responses=answers(ArrayExplanation))
@@ -130,7 +130,7 @@ def _check_limit(look: SiteView, array: Array, tasks: str) -> None:
         raise UserError("is of the whole array", where=array.id, field="most", hint=hint)
     if not any(look.core.waits.tasks(array.id)):
         hint = f"`wattherd rerun {array.id}` hands its tasks in once more"
-        raise UserError("is over", where=array.id, hint=hint)
+        raise Conflict("is over", where=array.id, hint=hint)
 
 
 def _possible(look: SiteView, events: list[JobEdited]) -> list[JobEdited]:
@@ -189,7 +189,7 @@ def _submission_routes(app: FastAPI) -> None:
             if job_id in chosen and (not failed or state in FAILED)
         ]
         if not again:
-            raise UserError("no task has failed", where=array_id, hint="leave out --failed")
+            raise Conflict("no task has failed", where=array_id, hint="leave out --failed")
         spec, paper = array.first.spec, array.first.paper
         own = (spec.user, spec.tenant) == (caller.user, caller.tenant)
         fields = tasks_rerun(spec, paper, paper[PAPER], again, own=own)
@@ -214,5 +214,5 @@ def _document_of(look: SiteView, job_id: str) -> dict[str, Any]:
     array = array_of(look.history, look.history[job_id].spec.array)
     if array is None:
         hint = "hand the array in with another `Idempotency-Key`"
-        raise UserError(f"the key was that of {job_id}, a single job", hint=hint)
+        raise Conflict(f"the key was that of {job_id}, a single job", hint=hint)
     return array_document(look, array)

@@ -9,13 +9,14 @@ from fastapi import FastAPI, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.model.event import TenantLimited
-from wattherd.server.api.http import NotFound, TheCaller, TheSite, done, look_up
+from wattherd.server.api.http import TheCaller, TheSite, done, look_up
 from wattherd.server.api.routes.jobs import ACTIONS, Action
 from wattherd.server.api.schemas.groupings import GroupDocument, GroupsDocument, TenantsDocument
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.auth.gate import AccessDesk
 from wattherd.server.documents.documents import SiteView
+from wattherd.server.problems import NotFound
 from wattherd.server.site.groupings import group_document, groups_document, tenants_document
 from wattherd.server.site.site import LiveSite
 

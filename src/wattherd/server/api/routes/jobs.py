@@ -22,7 +22,6 @@ from wattherd.model.event import JobCancelled, JobHeld, JobReleased, JobSubmitte
 from wattherd.model.job import JobSpec
 from wattherd.server.api.http import (
     JobId,
-    NotFound,
     Since,
     TheCaller,
     TheSite,
@@ -61,6 +60,7 @@ from wattherd.server.documents.task_logs import LogReader, TaskLog
 from wattherd.server.journal.job_history import PastJob
 from wattherd.server.journal.journal_writer import EventWish
 from wattherd.server.notify.channels import check_notify
+from wattherd.server.problems import Conflict, NotFound
 from wattherd.server.site.deferral import deferred
 from wattherd.server.site.listing import ListPage, job_list
 from wattherd.server.site.site import LiveSite
@@ -136,7 +136,7 @@ def _edit_route(app: FastAPI) -> None:
         await look_up(site, lambda look: check_edit(look, event))
         await done(site.keeper.post(event, by=caller.by))
         if not await look_up(site, lambda look: was_done(look, event)):
-            raise UserError("began or changed meanwhile", where=job_id, hint="look at it again")
+            raise Conflict("began or changed meanwhile", where=job_id, hint="look at it again")
         return await look_up(site, lambda look: documents.job_document(look, job_id))
 
 
@@ -218,7 +218,7 @@ async def _last_checkpoint(site: LiveSite, caller: Caller, past: PastJob) -> str
     folder = Path(past.paper.get("checkpoint_dir") or own_checkpoint(site.config.state, job_id))
     if await look_up(site, lambda look: job_id in look.core.jobs and look.core.jobs[job_id].active):
         hint = f"`wattherd pause {job_id}` has it written and kept"
-        raise UserError("still writes its checkpoint", where=job_id, hint=hint)
+        raise Conflict("still writes its checkpoint", where=job_id, hint=hint)
     account = site.accounts.account_of(
         caller.tenant, caller.user, past.paper.get("user"), of_site=caller.of_site
     )
@@ -427,12 +427,10 @@ def _swing_route(app: FastAPI) -> None:
                             hint="60s at most, every 0.02s at most")  # fmt: skip
         numbers = await look_up(site, lambda look: _devices(look, job_id, site))
         if not numbers:
-            raise UserError("does not run", where=job_id, field="for", hint="leave it out")
+            raise Conflict("does not run", where=job_id, field="for", hint="leave it out")
         meters = [site.machine.devices[number].meter for number in numbers]
         if capturing.locked():
-            raise UserError(
-                "another capture goes on", field="for", hint="ask again when it is over"
-            )
+            raise Conflict("another capture goes on", field="for", hint="ask again when it is over")
         async with capturing:
             return await asyncio.to_thread(captured_document, job_id, meters, length_s, every_s)
 

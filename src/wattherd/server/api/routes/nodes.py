@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattherd.errors import UserError
 from wattherd.model.event import DeviceDrained, DeviceReturned, NodeLost, NodeReturned
-from wattherd.server.api.http import NotFound, TheCaller, TheSite, action_of, done, look_up
+from wattherd.server.api.http import TheCaller, TheSite, action_of, done, look_up
 from wattherd.server.api.schemas.power import NodesDocument
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.documents import documents
+from wattherd.server.problems import Conflict, NotFound
 from wattherd.server.site.site import LiveSite
 
 ACTIONS = {"drain": NodeLost, "return": NodeReturned}
@@ -50,7 +51,7 @@ def routes(app: FastAPI) -> None:
             hint = "`wattherd gpus drain N` takes single slots out of use"
             raise UserError("is one machine's, as all its slots are", where=node, hint=hint)
         if action == "return" and await _still_stopping(site):
-            raise UserError("jobs on it are still being stopped", where=node, hint="try again soon")
+            raise Conflict("jobs on it are still being stopped", where=node, hint="try again soon")
         event = ACTIONS[action](at_s=0.0, node=node, cause=f"{action} by {caller.by}")
         await done(site.keeper.post(event, by=caller.by))
         return await look_up(site, documents.nodes_document)

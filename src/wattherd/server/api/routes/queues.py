@@ -10,12 +10,13 @@ from fastapi import Body, FastAPI, Path, Query
 
 from wattherd.errors import UserError
 from wattherd.model.event import QueuesChanged, QueueStarted, QueueStopped
-from wattherd.server.api.http import NotFound, TheCaller, TheSite, action_of, done, look_up
+from wattherd.server.api.http import TheCaller, TheSite, action_of, done, look_up
 from wattherd.server.api.schemas.groupings import QueuesDocument
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.auth.caller import Caller
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.queue_changes import QueueChange, changed, event_of, present, removed
+from wattherd.server.problems import NotFound
 from wattherd.server.site.groupings import queues_document
 from wattherd.server.site.site import LiveSite
 from wattherd.workload.scenario import QueueField

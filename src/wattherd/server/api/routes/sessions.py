@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
@@ -17,9 +16,7 @@ from wattherd.engine.jobs.lifecycle import State
 from wattherd.errors import ClusterError, UserError
 from wattherd.model.event import JobEntered
 from wattherd.server.api.http import (
-    ApiRefusal,
     JobId,
-    NotFound,
     TheCaller,
     TheSite,
     done,
@@ -46,6 +43,7 @@ from wattherd.server.documents.job_sessions import (
     tell,
 )
 from wattherd.server.journal.job_history import PastJob
+from wattherd.server.problems import Conflict, problem, problem_of
 from wattherd.server.site.site import LiveSite
 from wattherd.units import seconds
 
@@ -95,7 +93,9 @@ async def _enter(client: WebSocket, book: SessionBook) -> None:
         past, attempt = await _let_in(client, site, job_id)
         job_id = past.spec.id
     except (Denied, UserError, ClusterError) as refused:
-        await turn_away(_refusal(refused), client.scope, client.receive, client.send)
+        await turn_away(
+            _refusal(refused, client.scope["path"]), client.scope, client.receive, client.send
+        )
         return
     await client.accept()
     caller: Caller = client.state.caller
@@ -162,23 +162,19 @@ def _attempt(look: SiteView, job_id: str) -> int:
     record = look.core.jobs.get(job_id)
     if record is None:
         past = look.history.get(job_id)
-        raise UserError(f"is over: {past.state if past else 'gone'}", where=job_id)
+        raise Conflict(f"is over: {past.state if past else 'gone'}", where=job_id)
     if record.state is not State.RUNNING:
         hint = f"`wattherd explain {job_id}` tells why"
-        raise UserError(f"does not run: {record.state}", where=job_id, hint=hint)
+        raise Conflict(f"does not run: {record.state}", where=job_id, hint=hint)
     return record.attempt
 
 
-def _refusal(refused: Denied | UserError | ClusterError) -> Response:
+def _refusal(refused: Denied | UserError | ClusterError, path: str) -> Response:
     if isinstance(refused, Denied):
-        return refused.response()
+        return refused.response(path)
     if isinstance(refused, UserError):
-        told = ApiRefusal(
-            error=refused.problem, where=refused.where, field=refused.field, hint=refused.hint
-        )
-        code = 404 if isinstance(refused, NotFound) else 400
-        return JSONResponse(told.model_dump(), status_code=code)
-    return JSONResponse(ApiRefusal(error=str(refused), hint="try again").model_dump(), 503)
+        return problem_of(refused, path)
+    return problem(503, str(refused), path, hint="try again")
 
 
 async def _write_down(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattherd.server.api.http import NotFound, Since
+from wattherd.server.api.http import Since
 from wattherd.server.api.schemas.shape import answers
 from wattherd.server.api.schemas.site import (
     NewTokenDocument,
@@ -19,6 +19,7 @@ from wattherd.server.api.schemas.site import (
 from wattherd.server.auth.caller import Role
 from wattherd.server.auth.gate import AccessDesk
 from wattherd.server.auth.tokens import SCHEMA
+from wattherd.server.problems import NotFound
 from wattherd.units import seconds
 
 REQUESTS = "wattherd.requests/1"
