@@ -394,6 +394,8 @@ class Cluster:
                 stopped, since_s = now, time.monotonic()
         self.arrive(self.draws.randint(0, 1))
         time.sleep(1.0)
+        if isinstance(self.mode, ByQueue):
+            self.settled()  # pods of what was let in, and told since to try again, come and go
         stopped, right = look()
         since = self.seen().bound.keys() - before.bound.keys()
         told_of = (stopped, right, answer, self.budgets_w, before.ages(), before.going, since)

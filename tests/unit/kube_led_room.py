@@ -24,6 +24,7 @@ from kube_builders import Json, a_node, a_pod, fleet_of, node_json, pod_json
 from cut_oracle import Work, who_must_stop
 from wattherd.kube.account.binding_mode import ByBinding
 from wattherd.kube.account.enforcement_tally import stops_of
+from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
 from wattherd.kube.facts.orders import BindPod, EvictPod, Order, StopRun
@@ -205,7 +206,13 @@ class LedRoom:
         uid = made["metadata"]["uid"]
         self.pods[uid] = made
         seen = a_pod(made)
-        self._news("pods", lambda: self.scheduler.pod_seen(seen, self.now_s))
+        self._news("pods", lambda: self._pod_heard(seen))
+
+    def _pod_heard(self, seen: Pod) -> None:
+        self.scheduler.pod_seen(seen, self.now_s)
+
+    def _pod_gone_heard(self, uid: str) -> None:
+        self.scheduler.pod_gone(uid)
 
     def _bind(self, order: BindPod, known_w: dict[str, float], term: int) -> None:
         """Ordered within the budgets `known_w`; a cut that is heard later comes too late for it.
@@ -330,7 +337,7 @@ class LedRoom:
 
     def free(self, uid: str) -> None:
         made = self.pods.pop(uid)
-        self._news("pods", lambda: self.scheduler.pod_gone(uid))
+        self._news("pods", lambda: self._pod_gone_heard(uid))
         if _owner(made):
             self._soon(lambda: self._control(_owner(made)))
 

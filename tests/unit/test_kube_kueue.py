@@ -119,6 +119,16 @@ class World:
     def _tell(self, made: Json) -> None:
         self.check.workload_seen(_WORKLOAD.decode(json.dumps(made).encode()), self.now_s)
 
+    def seats(self, name: str) -> set[str]:
+        """Nodes that stand-ins of a workload count on."""
+        held = self.check.scheduler.fleet.holdings.values()
+        return {one.node for one in held if one.uid.startswith(f"uid-{name}/")}
+
+    def held(self) -> dict[str, int]:
+        """By node, how many count on it."""
+        held = self.check.scheduler.fleet.holdings.values()
+        return {node: sum(one.node == node for one in held) for node in sorted(self.nodes)}
+
     def answer(self, name: str) -> Json:
         found: Json = self.workloads[f"uid-{name}"]["status"]["admissionChecks"][0]
         return found
@@ -389,3 +399,51 @@ def test_a_node_that_is_of_a_domain_by_lacking_a_label_is_told_by_its_name() -> 
     world.settle()
     told = world.answer("one")["podSetUpdates"][0]["nodeSelector"]
     assert told["kubernetes.io/hostname"] == "n0"
+
+
+def test_who_is_on_no_node_yet_makes_way_for_who_came_there() -> None:
+    """A kube-scheduler takes another node of the domain: what was meant for it is free then."""
+    world = World()
+    for _ in range(2):
+        world.add_node("a", gpus=2)
+    world.submit("first", main=2)
+    world.submit("second", main=1)
+    world.settle()
+    assert world.seats("first") == {"n0"}
+    assert world.seats("second") == {"n1"}
+    world.run("second", "second-1", "n0")
+    world.run("first", "first-1", "n0")
+    world.submit("third", main=2)
+    world.settle()
+    assert "third" not in world.ready, "one GPU of four is left"
+    world.submit("fourth", main=1)
+    world.settle()
+    assert "fourth" in world.ready
+    assert world.held() == {"n0": 2, "n1": 2}
+    world.run("first", "first-2", "n1")
+    world.settle()
+    assert world.held() == {"n0": 2, "n1": 2}
+
+
+def test_who_has_no_device_left_for_him_gives_his_watts_back_like_others() -> None:
+    """The node is too full and so is all around it; what waits there is in the sum as well."""
+    world = World({"": watts_of(2, 2, 6)})
+    for _ in range(2):
+        world.add_node("a", gpus=2)
+    for name in ("a", "z"):
+        world.submit(name, main=2)
+    world.settle()
+    assert world.ready == {"a", "z"}
+    for number, node in enumerate(sorted(world.seats("a")) * 2):
+        world.run("z", f"z-{number}", node)
+    (left,) = {"n0", "n1"} - world.seats("a")
+    for number in range(2):
+        world.check.pod_seen(a_pod(bound(pod_json(f"foreign-{number}", ONE), left)), world.now_s)
+    world.settle()
+    world.now_s += SETTLE_S + 1.0
+    for verdict in world.check.verdicts(
+        world.check.scheduler.budget("", watts_of(2, 2, 4), world.now_s)
+    ):
+        world.write(verdict)
+    world.settle()
+    assert world.ready == {"a"}

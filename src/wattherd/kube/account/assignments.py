@@ -1,12 +1,14 @@
 """Pods that have their places, entered in the account of the cluster.
 
 Pods that others bind may turn up elsewhere than was thought; one that was released to a node that
-is not known, or is no more, is counted on another one of its domain until it is seen.
+is not known, or is no more, is counted on another one of its domain until it is seen. So is one
+whose node others have filled: they left room elsewhere, and the domain has no more than it had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from wattherd.kube.account.binding_mode import BindingMode
 from wattherd.kube.account.fleet import Holding, NodeFleet
@@ -25,6 +27,8 @@ class Assignments:
         self._moved: set[str] = set()
         self._strays: set[str] = set()
         """Pods that were released to a node that is not known."""
+        self._crowded_out: dict[str, tuple[str, str]] = {}
+        """By uid: the node that a pod was released to, and the one that it counts on instead."""
 
     def take(self, pod: Pod, at_s: float) -> bool:
         """A pod has its place; whether that is new."""
@@ -43,9 +47,38 @@ class Assignments:
         return True
 
     def call_in(self, pods: Mapping[str, Pod], at_s: float) -> list[str]:
-        """Nodes may have come, or changed, since strays were heard of: those seated anew."""
+        """Nodes may have come, changed or been filled since: those who are seated anew."""
         strays, self._strays = self._strays, set()
-        return [uid for uid in strays & pods.keys() if self.take(pods[uid], at_s)]
+        called = [uid for uid in strays & pods.keys() if self.take(pods[uid], at_s)]
+        return called + (self._make_way(pods) if self._way.moves else [])
+
+    def _make_way(self, pods: Mapping[str, Pod]) -> list[str]:
+        """Pods that are on no node yet leave those that are too full, as far as there is room."""
+        fleet, left = self._fleet, list[str]()
+        there = fleet.holdings
+        self._crowded_out = {uid: way for uid, way in self._crowded_out.items() if uid in there}
+        for name in fleet.overfull():
+            for holding in list(fleet.held_on(name)):
+                pod = pods.get(holding.uid)
+                if pod is None or pod.spec.node_name or name not in fleet.overfull():
+                    continue
+                other = self._room_beside(holding)
+                if other:
+                    self._stir(name, other)
+                    self._crowded_out[holding.uid] = self._way.seat(pod), other
+                    fleet.hold(replace(holding, node=other, gpus=None))
+                    left.append(holding.uid)
+        return left
+
+    def _room_beside(self, holding: Holding) -> str:
+        """Another node of its domain and its model of GPU, which has room for it."""
+        fleet, facts = self._fleet, self._fleet.nodes[holding.node]
+        like = facts.domain, facts.spec.gpu_model
+        same = [one for one, of in fleet.nodes.items() if (of.domain, of.spec.gpu_model) == like]
+        if fleet.placer is None:
+            return ""
+        spot = fleet.choose(holding.ask, fleet.rows_of(same) & fleet.open_for(holding.ask))
+        return "" if spot is None else spot.node
 
     def moved(self) -> set[str]:
         """Pods that may have other seats than when this was last asked."""
@@ -55,6 +88,9 @@ class Assignments:
     def _node_of(self, pod: Pod) -> str:
         """Its seat; of a node that is no more, another one of its domain stands for it."""
         seat = self._way.seat(pod)
+        planned, other = self._crowded_out.get(pod.metadata.uid, ("", ""))
+        if not pod.spec.node_name and seat == planned and other in self._fleet.nodes:
+            return other
         if pod.spec.node_name or seat in self._fleet.nodes:
             return seat
         self._strays.add(pod.metadata.uid)

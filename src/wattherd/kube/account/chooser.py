@@ -9,7 +9,7 @@ import numpy as np
 from wattherd.engine.placement.placer import Placer
 from wattherd.engine.placement.state import ClusterState
 from wattherd.kube.account.domains import Columns, Domains, added_mw, columns_of, least_mw
-from wattherd.kube.account.fleet import Ints, Mask, NodeFleet, Spot
+from wattherd.kube.account.fleet import Holding, Ints, Mask, NodeFleet, Spot
 from wattherd.kube.facts.pod_request import PodRequest
 
 _MOST_TRIES = 64
@@ -77,6 +77,11 @@ class Chooser:
         """By domain, and the site: what may be drawn with what is on the nodes."""
         columns = self.columns()
         return self.domains.carried_mw(columns, state, self._missing_mw(columns))
+
+    def unseated_mw(self, holding: Holding) -> int:
+        """What one will draw beside the GPUs that it has on its node, where that is counted."""
+        lacking = self.fleet.lacks(holding) if self._counts_missing else 0
+        return lacking and lacking * int(self.columns().rise_mw[self.fleet.row_of(holding.node)])
 
     def _missing_mw(self, columns: Columns) -> Ints | None:
         """(N,) what pods will draw beside those GPUs of a node that are in use, or None."""

@@ -191,9 +191,18 @@ class EnforcementTally:
                 self._users[seat.node, gpu] -= sign
                 if self._users[seat.node, gpu] == (0 if sign > 0 else 1):
                     self._count(self.gone_mw, domain, sign * int(columns.rise_mw[seat.node]))
+        self._take_unseated(uid, sign)
         if uid in self._subjects:
             one = self._subjects[uid]
             self._count(self._spared, one.domain, -sign * (one.most_mw - one.floor_mw))
+
+    def _take_unseated(self, uid: str, sign: int) -> None:
+        """What it counts on beside its seats is in the sum as well, where its node is too full."""
+        chooser = self._chooser
+        mw = chooser.unseated_mw(chooser.fleet.holdings[uid])
+        if mw:
+            facts = chooser.fleet.nodes[chooser.fleet.holdings[uid].node]
+            self._count(self.gone_mw, facts.domain, sign * mw)
 
     def short_mw(self, over_mw: Mapping[str, int]) -> dict[str, int]:
         """By domain that lowest caps are not enough for, how much they leave too much."""

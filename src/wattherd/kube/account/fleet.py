@@ -339,13 +339,17 @@ class NodeFleet:
         """By row of a node: whole GPUs that its pods ask for and that others have there."""
         found = {}
         for name in self._crowded:
-            asked = sum(one.ask.whole for one in self.held_on(name))
-            seated = sum(
-                len(seat.gpus) for one in self.held_on(name) for seat in self.seats(one.uid)
-            )
-            if asked > seated:
-                found[self._row[name]] = asked - seated
+            lacking = sum(self.lacks(one) for one in self.held_on(name))
+            if lacking:
+                found[self._row[name]] = lacking
         return found
+
+    def lacks(self, holding: Holding) -> int:
+        """Whole GPUs that one asks for and that others have on its node."""
+        if holding.uid not in self._crowded.get(holding.node, ()):
+            return 0
+        seated = sum(len(seat.gpus) for seat in self.seats(holding.uid))
+        return max(0, holding.ask.whole - seated)
 
     # Where to -------------------------------------------------------------------------------------
 
@@ -375,6 +379,10 @@ class NodeFleet:
     def order(self) -> list[NodeFacts]:
         """Nodes by row of the engine's arrays."""
         return self._order
+
+    def row_of(self, name: str) -> int:
+        """Of a node, in the engine's arrays."""
+        return self._row[name]
 
     def rows_of(self, names: Collection[str]) -> Mask:
         """(N,) which nodes are named; names that nobody knows are left out."""
