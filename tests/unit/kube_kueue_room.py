@@ -93,6 +93,7 @@ class KueueRoom(LedRoom):
     def _as_told(self, one: Queued) -> KueueWorkload:
         template = pod_json("template", ONE)
         told = {"QuotaReserved": one.quota, "Admitted": one.admitted, "Evicted": one.evicted}
+        conditions = [{"type": kind, "status": str(is_so)} for kind, is_so in told.items()]
         check = {"name": "power", "state": one.state, "message": one.message,
                  "lastTransitionTime": "", "podSetUpdates": one.updates}  # fmt: skip
         made = {
@@ -101,7 +102,7 @@ class KueueRoom(LedRoom):
             "spec": {"podSets": [{"name": "main", "count": one.pods, "template": template}],
                      "priority": 0},
             "status": {
-                "conditions": [{"type": kind, "status": str(is_so)} for kind, is_so in told.items()],
+                "conditions": conditions,
                 "admissionChecks": [check] if one.state else [],
             },
         }  # fmt: skip
