@@ -193,3 +193,15 @@ def test_a_job_answers_with_all_fields_from_the_first_moment_on(guarded: Guarded
     first = guarded.ask("POST", "/api/v1/jobs", "admin", {"run": "true"}).json
     later = guarded.ask("GET", f"/api/v1/jobs/{first['id']}", "admin").json
     assert first.keys() == later.keys()
+
+
+def test_names_of_operations_read_as_a_verb_and_a_thing() -> None:
+    """Generated clients call their functions so."""
+    names = [one["operationId"] for one in OPERATIONS.values()]
+    assert len(set(names)) == len(names)
+    verbs = {"act_on", "create", "edit", "explain", "get", "limit", "list", "remove", "replace",
+             "report", "rerun", "revoke", "set", "submit", "try", "unlimit", "watch"}  # fmt: skip
+    told = [name for name in names if not any(name.startswith(f"{verb}_") for verb in verbs)]
+    assert told == []
+    shapes = DOCUMENT["components"]["schemas"]
+    assert [name for name in shapes if not name.isidentifier()] == []

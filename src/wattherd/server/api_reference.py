@@ -76,7 +76,8 @@ def _groups(document: Schema) -> Iterator[str]:
 
 def _operation(method: str, path: str, one: Schema, shapes: Schema) -> str:
     text = one["description"].strip()
-    parts = [f"### `{method} {path}`\n", f"{text}\n", f"Least role: {_who(one)}.\n"]
+    role = f"Least role: {_who(one)}. In generated clients: `{one['operationId']}`.\n"
+    parts = [f"### `{method} {path}`\n", f"{text}\n", role]
     parameters = [_parameter(given) for given in one.get("parameters", [])]
     if parameters:
         parts.append(_table(("parameter", "in", "type", "meaning"), parameters))

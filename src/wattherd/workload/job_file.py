@@ -157,7 +157,7 @@ class JobFile(StrictModel):
     )
     checkpoint: CheckpointSpec = CheckpointSpec()
     restarts: int = Field(default=0, ge=0, le=MOST_RESTARTS)
-    backoff: Time = 1.0
+    backoff: Time = "1s"
     after: list[str] | AfterSpec = none_of(
         list, "ids of jobs that must succeed first; or `ok`, `any`, `notok`"
     )

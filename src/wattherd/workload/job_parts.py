@@ -220,7 +220,7 @@ class CheckpointSpec(StrictModel):
         description="a folder, a copy of which is the checkpoint that the first run finds",
     )
     every: Time | None = None
-    grace: Time = GRACE_S
+    grace: Time = f"{GRACE_S:g}s"
 
     @model_validator(mode="after")
     def _one_place(self) -> CheckpointSpec:

@@ -32,6 +32,7 @@ class DocumentedApi(FastAPI):
             document = super().openapi()
             document["components"]["securitySchemes"] = _SCHEMES
             _show_examples(document["components"]["schemas"])
+            _leave_out_empty_defaults(document["components"]["schemas"])
             for method, path, operation in operations(document):
                 _finish(method, path, operation)
         return super().openapi()
@@ -46,6 +47,11 @@ def new_application() -> DocumentedApi:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # What generators of clients call each operation: by default its path stands in the name.
+        generate_unique_id_function=lambda route: route.name,
+        # Two shapes of one name, for what is sent and what comes back, are more than some of them
+        # take: they drop one, and each answer that has it.
+        separate_input_output_schemas=False,
         responses={
             code: {"model": ProblemDetails, "description": one.meaning}
             for code, one in REFUSALS.items()
@@ -81,6 +87,14 @@ def _show_examples(schemas: dict[str, Any]) -> None:
     known: dict[str, type[BaseModel]] = {ProblemDetails.__name__: ProblemDetails, **shapes()}
     for name in known.keys() & schemas.keys():
         schemas[name]["examples"] = [example(known[name])]
+
+
+def _leave_out_empty_defaults(schemas: dict[str, Any]) -> None:
+    """Of fields of several types: of no list that is text or a list, clients send the text `[]`."""
+    for shape in schemas.values():
+        for schema in shape.get("properties", {}).values():
+            if "anyOf" in schema and schema.get("default") == []:
+                del schema["default"]
 
 
 def _only_reference(schema: dict[str, Any]) -> None:

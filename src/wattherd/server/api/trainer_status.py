@@ -77,7 +77,7 @@ def routes(app: FastAPI) -> None:
     """Add the address to an application that serves a site."""
 
     @app.post("/api/v1/jobs/{job_id}/trainer-status", responses=answers(TakenDocument))
-    async def report(
+    async def report_trainer_status(
         request: Request,
         job_id: JobId,
         body: TrainerReport,

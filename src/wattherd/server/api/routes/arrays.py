@@ -58,13 +58,13 @@ def routes(app: FastAPI) -> None:
     _submission_routes(app)
 
     @app.get("/api/v1/arrays/{array_id}", responses=answers(ArrayDocument))
-    async def array(site: TheSite, caller: TheCaller, array_id: ArrayId) -> dict[str, Any]:
+    async def get_array(site: TheSite, caller: TheCaller, array_id: ArrayId) -> dict[str, Any]:
         """An array as a whole, and where each of its tasks stands."""
         found = await the_array(site, caller, array_id)
         return await look_up(site, lambda look: array_document(look, found))
 
     @app.patch("/api/v1/arrays/{array_id}", responses=answers(ArrayDocument))
-    async def edit(
+    async def edit_array(
         site: TheSite, caller: TheCaller, array_id: ArrayId, changes: TheEdit, tasks: Chosen = ""
     ) -> dict[str, Any]:
         """Change what its waiting tasks ask for, or `most`, how many of them run at a time.
@@ -94,7 +94,7 @@ def routes(app: FastAPI) -> None:
         return await look_up(site, lambda look: array_document(look, found))
 
     @app.get("/api/v1/arrays/{array_id}/explain", responses=answers(ArrayExplanation))
-    async def explain(site: TheSite, caller: TheCaller, array_id: ArrayId) -> dict[str, Any]:
+    async def explain_array(site: TheSite, caller: TheCaller, array_id: ArrayId) -> dict[str, Any]:
         """Which of its tasks is next, why that one waits, and what would help."""
         found = await the_array(site, caller, array_id)
         return await look_up(
@@ -103,7 +103,7 @@ def routes(app: FastAPI) -> None:
         )
 
     @app.post("/api/v1/arrays/{array_id}/{action}", responses=answers(ArrayDocument))
-    async def act(
+    async def act_on_array(
         site: TheSite, caller: TheCaller, array_id: ArrayId, action: Action, tasks: Chosen = ""
     ) -> dict[str, Any]:
         """Cancel, pause or resume its tasks that are not over, all at once."""
@@ -155,7 +155,7 @@ def _possible(look: SiteView, events: list[JobEdited]) -> list[JobEdited]:
 
 def _submission_routes(app: FastAPI) -> None:
     @app.post("/api/v1/arrays", status_code=201, responses=answers(ArrayDocument, 201))
-    async def submit(
+    async def submit_array(
         site: TheSite, caller: TheCaller, job: TheArrayFile, idempotency_key: Key = ""
     ) -> JSONResponse:
         """Hand an array or a grid in, all of it or nothing; it is on disk when this answers.
@@ -171,7 +171,7 @@ def _submission_routes(app: FastAPI) -> None:
     @app.post(
         "/api/v1/arrays/{array_id}/rerun", status_code=201, responses=answers(ArrayDocument, 201)
     )
-    async def rerun(
+    async def rerun_array(
         site: TheSite,
         caller: TheCaller,
         array_id: ArrayId,

@@ -22,7 +22,7 @@ def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
 
     @app.get("/api/v1/decisions", responses=answers(DecisionsDocument))
-    async def decided(
+    async def list_decisions(
         site: TheSite,
         caller: TheCaller,
         job: Annotated[str, Query(description="one job; all for operators")] = "",

@@ -71,7 +71,7 @@ def routes(app: FastAPI) -> None:
     """Add the address to an application that serves a site."""
 
     @app.get("/api/v1/events", response_class=StreamingResponse, responses=_TEXT)
-    async def events(
+    async def watch_events(
         site: TheSite,
         caller: TheCaller,
         *,

@@ -41,7 +41,7 @@ def routes(app: FastAPI) -> None:
 
 def _tenant_routes(app: FastAPI) -> None:
     @app.get("/api/v1/tenants", responses=answers(TenantsDocument))
-    async def tenants(request: Request, site: TheSite, caller: TheCaller) -> dict[str, Any]:
+    async def list_tenants(request: Request, site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Tenants, what they hold and may hold; others than operators see their own."""
         desk: AccessDesk = request.app.state.desk
         known = {one.tenant for one in desk.tokens.all() if one.tenant} if caller.of_site else ()
@@ -55,14 +55,14 @@ def _tenant_routes(app: FastAPI) -> None:
         return await look_up(site, lambda look: tenants_document(look, caller))
 
     @app.put("/api/v1/tenants/{tenant}", responses=answers(TenantsDocument))
-    async def put(
+    async def limit_tenant(
         site: TheSite, caller: TheCaller, tenant: Tenant, asked: TenantLimit
     ) -> dict[str, Any]:
         """Limit what a tenant's jobs hold together, in force at once; what runs goes on."""
         return await limit(site, caller, tenant, asked.most_gpus)
 
     @app.delete("/api/v1/tenants/{tenant}", responses=answers(TenantsDocument))
-    async def lift(site: TheSite, caller: TheCaller, tenant: Tenant) -> dict[str, Any]:
+    async def unlimit_tenant(site: TheSite, caller: TheCaller, tenant: Tenant) -> dict[str, Any]:
         """Lift the limit of a tenant."""
         if tenant not in await look_up(site, lambda look: dict(look.core.limits)):
             hint = "`wattherd tenants` lists them"
@@ -72,17 +72,17 @@ def _tenant_routes(app: FastAPI) -> None:
 
 def _group_routes(app: FastAPI) -> None:
     @app.get("/api/v1/groups", responses=answers(GroupsDocument))
-    async def groups(site: TheSite, caller: TheCaller) -> dict[str, Any]:
+    async def list_groups(site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Search groups with trials that the caller may see."""
         return await asyncio.to_thread(groups_document, site, caller)
 
     @app.get("/api/v1/groups/{name}", responses=answers(GroupDocument))
-    async def group(site: TheSite, caller: TheCaller, name: GroupName) -> dict[str, Any]:
+    async def get_group(site: TheSite, caller: TheCaller, name: GroupName) -> dict[str, Any]:
         """The trials of a search group, and the one with the least loss."""
         return await asyncio.to_thread(_group, site, caller, name)
 
     @app.post("/api/v1/groups/{name}/{action}", responses=answers(GroupDocument))
-    async def act(
+    async def act_on_group(
         site: TheSite, caller: TheCaller, name: GroupName, action: Action
     ) -> dict[str, Any]:
         """Cancel, pause or resume all trials that are not over, as far as they are the caller's."""

@@ -109,7 +109,7 @@ def routes(app: FastAPI) -> None:
     _log_route(app)
 
     @app.post("/api/v1/jobs/{job_id}/{action}", responses=answers(JobDocument))
-    async def act(
+    async def act_on_job(
         site: TheSite, caller: TheCaller, job_id: JobId, action: Action
     ) -> dict[str, Any]:
         """Cancel, pause or resume a job."""
@@ -123,7 +123,7 @@ def routes(app: FastAPI) -> None:
 
 def _edit_route(app: FastAPI) -> None:
     @app.patch("/api/v1/jobs/{job_id}", responses=answers(JobDocument))
-    async def edit(
+    async def edit_job(
         site: TheSite, caller: TheCaller, job_id: JobId, changes: TheEdit
     ) -> dict[str, Any]:
         """Change what a waiting job asks for; of a running one the time limit may be lowered."""
@@ -142,7 +142,7 @@ def _edit_route(app: FastAPI) -> None:
 
 def _submission_routes(app: FastAPI) -> None:
     @app.post("/api/v1/jobs", status_code=201, responses=answers(JobDocument, 201))
-    async def submit(
+    async def submit_job(
         site: TheSite,
         caller: TheCaller,
         job: TheJobFile,
@@ -161,7 +161,7 @@ def _submission_routes(app: FastAPI) -> None:
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
     @app.post("/api/v1/jobs/{job_id}/rerun", status_code=201, responses=answers(JobDocument, 201))
-    async def rerun(
+    async def rerun_job(
         site: TheSite,
         caller: TheCaller,
         job_id: JobId,
@@ -195,7 +195,7 @@ def _submission_routes(app: FastAPI) -> None:
         return JSONResponse(await _first_document(site, wish), status_code=201)
 
     @app.post("/api/v1/dry-run", responses=answers(DryRunDocument))
-    async def try_out(site: TheSite, caller: TheCaller, job: TheJobFile) -> dict[str, Any]:
+    async def try_job(site: TheSite, caller: TheCaller, job: TheJobFile) -> dict[str, Any]:
         """What would happen to a job now, or to the first task of an array; nothing is changed."""
         job, _ = await checked(site, caller, job)
         about: dict[str, Any] = {
@@ -321,7 +321,7 @@ async def checked(site: LiveSite, caller: Caller, job: JobFile) -> tuple[JobFile
 
 def _look_routes(app: FastAPI) -> None:
     @app.get("/api/v1/jobs", responses=answers(JobsDocument))
-    async def jobs(
+    async def list_jobs(
         site: TheSite,
         caller: TheCaller,
         *,
@@ -376,13 +376,13 @@ def _look_routes(app: FastAPI) -> None:
         return await asyncio.to_thread(job_list, site, asked, over=over, page=page)
 
     @app.get("/api/v1/jobs/{job_id}", responses=answers(JobDocument))
-    async def job(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
+    async def get_job(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
         """One job, all of it."""
         await the_job(site, caller, job_id)
         return await look_up(site, lambda look: documents.job_document(look, job_id))
 
     @app.get("/api/v1/jobs/{job_id}/explain", responses=answers(ExplanationDocument))
-    async def explain(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
+    async def explain_job(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
         """Why it waits, what would help, and what was decided about it."""
         await the_job(site, caller, job_id)
         chronicle = site.chronicle
@@ -400,7 +400,7 @@ def _swing_route(app: FastAPI) -> None:
     capturing = asyncio.Lock()
 
     @app.get("/api/v1/jobs/{job_id}/swings", responses=answers(JobSwingsDocument))
-    async def swings(
+    async def get_job_swings(
         site: TheSite, caller: TheCaller, job_id: JobId,
         last: Annotated[str, Query(description="of the past, by samples of each second")] = "10min",
         capture: Annotated[
@@ -477,7 +477,7 @@ def _check_task(past: PastJob, attempt: int, rank: int) -> None:
 
 def _log_route(app: FastAPI) -> None:
     @app.get("/api/v1/jobs/{job_id}/logs", response_class=StreamingResponse, responses=_TEXT)
-    async def logs(
+    async def get_job_logs(
         site: TheSite,
         caller: TheCaller,
         job_id: JobId,

@@ -38,7 +38,7 @@ def routes(app: FastAPI) -> None:
     _device_routes(app)
 
     @app.post("/api/v1/nodes/{node}/{action}", responses=answers(NodesDocument))
-    async def act(
+    async def act_on_node(
         site: TheSite, caller: TheCaller, node: NodeName, action: Action
     ) -> dict[str, Any]:
         """Drain a node: its jobs checkpoint and queue again; or return it to use."""
@@ -59,7 +59,7 @@ def routes(app: FastAPI) -> None:
 
 def _device_routes(app: FastAPI) -> None:
     @app.post("/api/v1/gpus/{gpu}/{action}", responses=answers(NodesDocument))
-    async def act(
+    async def act_on_gpu(
         site: TheSite,
         caller: TheCaller,
         gpu: Gpu,

@@ -98,7 +98,7 @@ def routes(app: FastAPI) -> None:
     _signal_routes(app)
 
     @app.get("/api/v1/power", responses=answers(PowerDocument))
-    async def power(
+    async def get_power(
         site: TheSite,
         caller: TheCaller,
         last: Annotated[int, Query(ge=0, le=7200, description="samples")] = 1,
@@ -107,7 +107,7 @@ def routes(app: FastAPI) -> None:
         return await _document(site, caller, last)
 
     @app.get("/api/v1/power/tree", responses=answers(LiveTreeDocument))
-    async def power_tree(site: TheSite) -> dict[str, Any]:
+    async def get_power_tree(site: TheSite) -> dict[str, Any]:
         """The power tree: levels above the machine, the machine and its devices, with their draw.
 
         Rows stand in the order of the drawing. What no meter says is null, never 0.
@@ -116,7 +116,7 @@ def routes(app: FastAPI) -> None:
         return await look_up(site, lambda look: tree_document(look, levels, site.tree, now_s))
 
     @app.get("/api/v1/power/promise", responses=answers(PromiseDocument))
-    async def power_promise(
+    async def get_power_promise(
         site: TheSite,
         reduce: Annotated[str | None, Query(description="so much less, `2kW`")] = None,
         limit: Annotated[str | None, Query(description="so much at most, or all")] = None,
@@ -156,7 +156,7 @@ def routes(app: FastAPI) -> None:
 
 def _delivery_route(app: FastAPI) -> None:
     @app.get("/api/v1/power/delivery", responses=answers(DeliveryDocument))
-    async def power_delivery(
+    async def get_power_delivery(
         site: TheSite,
         event: Annotated[
             str | None, Query(description="its id; without it and a start the last one seen")
@@ -229,7 +229,7 @@ def _named(read: Callable[[], Answer], field: str) -> Answer:
 
 def _signal_routes(app: FastAPI) -> None:
     @app.put("/api/v1/power/schedule", responses=answers(PowerDocument))
-    async def set_schedule(
+    async def set_power_schedule(
         site: TheSite, caller: TheCaller, asked: Annotated[Scheduled, Body()]
     ) -> dict[str, Any]:
         """Limits by date or time of day, or none any more; falls are met when they come."""
@@ -239,7 +239,7 @@ def _signal_routes(app: FastAPI) -> None:
         return await _changed(site, caller, lambda: site.signals.set_schedule(plan.name, plan.text))
 
     @app.put("/api/v1/power/signals", responses=answers(PowerDocument))
-    async def set_signals(
+    async def set_power_signals(
         site: TheSite, caller: TheCaller, asked: Annotated[Signals, Body()]
     ) -> dict[str, Any]:
         """Whom to listen to for limits: web documents, a grid operator; all others no more."""

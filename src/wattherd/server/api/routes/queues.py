@@ -55,19 +55,19 @@ def routes(app: FastAPI) -> None:
             return await _change(site, caller, how, what)
 
     @app.put("/api/v1/queues", responses=answers(QueuesDocument))
-    async def replace(site: TheSite, caller: TheCaller, tree: Tree) -> dict[str, Any]:
+    async def replace_queues(site: TheSite, caller: TheCaller, tree: Tree) -> dict[str, Any]:
         """Another tree in place of the one there is, in force at once and after every restart."""
         return await change(site, caller, lambda _: tree, "another tree")
 
     @app.put("/api/v1/queues/{queue}", responses=answers(QueuesDocument))
-    async def put(
+    async def set_queue(
         site: TheSite, caller: TheCaller, queue: QueueName, asked: Asked
     ) -> dict[str, Any]:
         """Change one queue, or make it below `parent`; guarantees must still add up."""
         return await change(site, caller, lambda root: changed(root, queue, asked), f"set {queue}")
 
     @app.delete("/api/v1/queues/{queue}", responses=answers(QueuesDocument))
-    async def remove(
+    async def remove_queue(
         site: TheSite, caller: TheCaller, queue: QueueName, *, scale_others: Scale = False
     ) -> dict[str, Any]:
         """Do away with a queue in which no job is left, and with those below it."""
@@ -82,12 +82,12 @@ def routes(app: FastAPI) -> None:
 
 def _look_routes(app: FastAPI) -> None:
     @app.get("/api/v1/queues", responses=answers(QueuesDocument))
-    async def queues(site: TheSite) -> dict[str, Any]:
+    async def list_queues(site: TheSite) -> dict[str, Any]:
         """Queues as a list, parents first: promised, allowed and used, stopped since when."""
         return await look_up(site, queues_document)
 
     @app.post("/api/v1/queues/{queue}/{action}", responses=answers(QueuesDocument))
-    async def act(
+    async def act_on_queue(
         site: TheSite, caller: TheCaller, queue: QueueName, action: Action
     ) -> dict[str, Any]:
         """Stop a queue (what runs goes on, nothing more is started), or start it again."""

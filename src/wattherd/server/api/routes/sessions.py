@@ -55,7 +55,7 @@ def routes(app: FastAPI) -> None:
     book = SessionBook()
 
     @app.get(PATH, responses=answers(SessionsDocument))
-    async def sessions(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
+    async def list_job_sessions(site: TheSite, caller: TheCaller, job_id: JobId) -> dict[str, Any]:
         """Who runs commands inside a job or gives it input now; as a WebSocket, the way in.
 
         The guide tells what is said on the WebSocket. It is for the job's user and for admins, and

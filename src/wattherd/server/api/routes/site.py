@@ -29,7 +29,7 @@ def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
 
     @app.get("/api/v1/health", responses=_HEALTH)
-    async def health(site: TheSite) -> JSONResponse:
+    async def get_health(site: TheSite) -> JSONResponse:
         """Whether the service is ready: it decides, and keeps what it is told; 503 if it does not.
 
         A store that refused something is tried again every second, so that it is ready again by
@@ -42,7 +42,7 @@ def routes(app: FastAPI) -> None:
         return JSONResponse(found, status_code=503 if problem else 200)
 
     @app.get("/api/v1/alive", responses=_HEALTH)
-    async def alive(site: TheSite) -> JSONResponse:
+    async def get_alive(site: TheSite) -> JSONResponse:
         """Whether the service lives; 503 where only another start helps, as the core has stopped.
 
         A store that takes nothing is no reason: running jobs are looked after meanwhile.
@@ -52,7 +52,7 @@ def routes(app: FastAPI) -> None:
         return JSONResponse(found, status_code=503 if problem else 200)
 
     @app.get("/api/v1/whoami", responses=answers(CallerDocument))
-    async def whoami(caller: TheCaller) -> dict[str, Any]:
+    async def get_caller(caller: TheCaller) -> dict[str, Any]:
         """Whom the service takes the caller for."""
         return {
             "schema": "wattherd.caller/1",
@@ -63,7 +63,7 @@ def routes(app: FastAPI) -> None:
         }
 
     @app.get("/api/v1/audit", responses=answers(AuditDocument))
-    async def audit(
+    async def list_acts(
         site: TheSite,
         by: Annotated[str, Query(description="tenant and user")] = "",
         about: Annotated[str, Query(description="a job, node, queue or tenant")] = "",
@@ -87,7 +87,7 @@ def routes(app: FastAPI) -> None:
         )
 
     @app.get("/api/v1/nodes", responses=answers(NodesDocument))
-    async def nodes(site: TheSite, caller: TheCaller) -> dict[str, Any]:
+    async def list_nodes(site: TheSite, caller: TheCaller) -> dict[str, Any]:
         """Nodes, their devices, and who is on them."""
         return await look_up(
             site, lambda look: of_nodes(documents.nodes_document(look), seen_by(look, caller))

@@ -42,12 +42,12 @@ def routes(app: FastAPI) -> None:
     """Add these addresses to an application that serves a site."""
 
     @app.get("/api/v1/tokens", responses=answers(TokensDocument))
-    async def tokens(request: Request) -> dict[str, Any]:
+    async def list_tokens(request: Request) -> dict[str, Any]:
         """All tokens, without their secrets."""
         return {"schema": SCHEMA, "tokens": [one.row() for one in _desk(request).tokens.all()]}
 
     @app.post("/api/v1/tokens", status_code=201, responses=answers(NewTokenDocument, 201))
-    async def create(request: Request, asked: NewToken) -> dict[str, Any]:
+    async def create_token(request: Request, asked: NewToken) -> dict[str, Any]:
         """A new token; the answer alone shows it. From the first one on, everybody needs one."""
         ttl_s = None if asked.expires is None else seconds(asked.expires, field="expires")
         wanted = asked.model_dump(exclude={"expires"})
@@ -55,7 +55,7 @@ def routes(app: FastAPI) -> None:
         return {"schema": SCHEMA, **token.row(), "token": text}
 
     @app.delete("/api/v1/tokens/{token_id}", responses=answers(TokenDocument))
-    async def revoke(request: Request, token_id: TokenId) -> dict[str, Any]:
+    async def revoke_token(request: Request, token_id: TokenId) -> dict[str, Any]:
         """Make a token worthless at once."""
         token = await asyncio.to_thread(_desk(request).tokens.revoke, token_id)
         if token is None:
@@ -63,7 +63,7 @@ def routes(app: FastAPI) -> None:
         return {"schema": SCHEMA, **token.row()}
 
     @app.get("/api/v1/audit/requests", responses=answers(RequestsDocument))
-    async def requests(
+    async def list_requests(
         request: Request,
         by: Annotated[str, Query(description="tenant and user")] = "",
         result: Annotated[str, Query(description="`done`, `refused` or `failed`")] = "",
