@@ -360,7 +360,7 @@ class Cluster:
         self.arrive(self.draws.randint(0, 3))
         before = self.settled()
         late = before.going - self.ended
-        promise(not late, f"{late} were stopped, and need not: {sorted(before.pods)}")
+        promise(not late, (late, "were stopped, and need not", self._about(late, before)))
         wanted = self.change()
         wanted_w = self.budgets_w | wanted
         answer = before.must_stop(wanted_w)
@@ -399,8 +399,26 @@ class Cluster:
         stopped, right = look()
         since = self.seen().bound.keys() - before.bound.keys()
         told_of = (stopped, right, answer, self.budgets_w, before.ages(), before.going, since)
-        promise(stopped == right, told_of)
+        promise(stopped == right, (told_of, self._about(stopped ^ right, before)))
         self.ended |= self.seen().going
+
+    def _about(self, pods: AbstractSet[str], before: Seen) -> list[object]:
+        """What is known of some pods: when they came and went, what Kueue says of their jobs."""
+        now = before.pods | self.seen().pods
+        meta = {name: now[name]["metadata"] for name in sorted(pods & now.keys())}
+        told: list[object] = [
+            (name, one["creationTimestamp"], one.get("deletionTimestamp"))
+            for name, one in meta.items()
+        ]
+        owners = {_owner(now[name]) for name in pods if name in now}
+        if isinstance(self.mode, ByQueue):
+            for one in workloads(self.api, self.namespace):
+                owner = one["metadata"]["ownerReferences"][0]["name"]
+                if owner in owners:
+                    status = one.get("status", {})
+                    told.append((owner, status.get("conditions"), status.get("admissionChecks"),
+                                 status.get("requeueState")))  # fmt: skip
+        return [*told, dict(self.budgets_w), before.ages(), before.going]
 
     def _clear(self) -> None:
         """Nothing of ours keeps the namespace from going."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,13 +10,14 @@ import pytest
 from wattherd.estimate.interference import PairSpeeds
 from wattherd.estimate.restart_cost import constant
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
+from wattherd.model.command import StartJob, StopJob
+from wattherd.model.event import BudgetChanged, Event, JobStopped, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gandiva_turns import memory_part_milli
 from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.surroundings import Surroundings
-from wattherd.testing.timed_world import Story, t4_nodes, timed
+from wattherd.testing.timed_world import Story, TimedPlant, t4_nodes, timed
 
 REACTIVE = Gandiva(migration=False, packing=False, growth=False)
 
@@ -114,6 +115,46 @@ def test_slices_of_any_length_come_to_an_end(quantum_s: float) -> None:
     run = story(replace(REACTIVE, quantum_s=quantum_s), t4_nodes(1), jobs)
     assert max(run.ended("a"), run.ended("b")) == pytest.approx(600 * quantum_s)
     assert 290 <= len(run.starts("a")) <= 301
+
+
+class SlowStarts(TimedPlant):
+    """Runs begin to work `begins_s` after their start; one stopped before has done nothing."""
+
+    begins_s = 90.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: dict[str, tuple[float, JobSpec, StartJob]] = {}
+
+    def start(self, spec: JobSpec, order: StartJob, now_s: float) -> Sequence[Event]:
+        self.begins[spec.id] = now_s + self.begins_s, spec, order
+        return []
+
+    def stop(self, order: StopJob, now_s: float) -> Sequence[Event]:
+        if self.begins.pop(order.job_id, None) is None:
+            return super().stop(order, now_s)
+        return [JobStopped(at_s=now_s, job_id=order.job_id, attempt=order.attempt)]
+
+    def next_s(self) -> float | None:
+        ends_s = super().next_s()
+        times = [at_s for at_s, _, _ in self.begins.values()]
+        return min(times if ends_s is None else [*times, ends_s], default=None)
+
+    def advance(self, to_s: float) -> Sequence[Event]:
+        begun: list[Event] = []
+        for job_id, (at_s, spec, order) in sorted(self.begins.items()):
+            if at_s <= to_s:
+                del self.begins[job_id]
+                begun += super().start(spec, order, at_s)
+        return [*begun, *super().advance(to_s)]
+
+
+def test_a_run_that_has_not_begun_to_work_keeps_its_turn() -> None:
+    """A start may take longer than a slice: an image, a framework, a data set are loaded first."""
+    jobs = [timed(name, lasts_s=100.0) for name in "ab"]
+    run = story(REACTIVE, t4_nodes(1), jobs, plant=SlowStarts(), until_s=3600.0)
+    assert max(run.ended("a"), run.ended("b")) < 1000.0
+    assert len(run.starts("a")) + len(run.starts("b")) <= 8
 
 
 def test_turns_are_fair_also_where_they_do_not_divide() -> None:

@@ -77,6 +77,11 @@ class JobView(Protocol):
         ...
 
     @property
+    def starting(self) -> bool:
+        """Whether its run was ordered and has not begun to work."""
+        ...
+
+    @property
     def progress(self) -> float:
         """What it reported last, in its own unit."""
         ...

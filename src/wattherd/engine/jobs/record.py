@@ -96,6 +96,11 @@ class JobRecord:
         return bool(self.waits_for) or self.not_before_s is not None or bool(self.lines)
 
     @property
+    def starting(self) -> bool:
+        """Whether its run was ordered and has not begun to work."""
+        return self.state is State.STARTING
+
+    @property
     def gpus(self) -> int:
         """GPUs it holds now."""
         gpus = 0

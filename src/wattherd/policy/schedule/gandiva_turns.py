@@ -60,7 +60,10 @@ class GandivaTurns:
             self._start_unit(unit, chosen if new_slice else [])
 
     def _key(self, unit: list[GandivaJob], *, new_slice: bool) -> tuple[bool, float, int]:
-        runs = not new_slice and any(one.running for one in unit)
+        # A run that has not begun to work keeps its turn: were starts as long as slices, runs
+        # would be stopped for each other for ever, and none would get anywhere.
+        begins = any(one.running and one.job.starting for one in unit)
+        runs = begins or (not new_slice and any(one.running for one in unit))
         served_s = min(one.service_s(self.now_s) for one in unit)
         return not runs, served_s, unit[0].job.number
 
