@@ -97,3 +97,35 @@ def test_a_watched_gpu_changes_hangs_is_lost_and_comes_back(gpus: Driver) -> Non
         gpus.say(480.0)
         until(process, "watts", 480.0)
         process.terminate()
+
+
+@pytest.mark.long
+def test_a_recording_takes_all_samples_that_the_driver_keeps(gpus: Driver) -> None:
+    """A square of 5 Hz on means of a second: asked 50 times a second they are still means."""
+    with gpus.command(
+        "swings", "--meter", "nvml://GPU-Second", "--for", "3s", "--every", "0.5s", of="power"
+    ) as process:
+        found = json.loads(process.communicate(timeout=30)[0])["recordings"][0]
+    assert found["name"] == "nvml://GPU-Second?mode=samples"
+    assert found["rate_hz"] == pytest.approx(50.0, rel=0.02)
+    assert found["strongest"]["frequency_hz"] == pytest.approx(5.0, rel=0.05)
+    assert found["worst_swing_w"] == 400.0
+
+
+@pytest.mark.long
+def test_an_old_driver_tells_means_alone_and_what_is_faster_is_unseen(tmp_path: Path) -> None:
+    old = Driver(tmp_path, "-DOLD")
+    with old.command(
+        "swings", "--meter", "nvml://0", "--for", "4s", "--every", "0.02s", of="power"
+    ) as process:
+        found = json.loads(process.communicate(timeout=30)[0])["recordings"][0]
+    assert found["name"] == "nvml://0?mode=average"
+    assert found["rate_hz"] == pytest.approx(10.0, rel=0.05)
+    assert found["seen_up_to_hz"] < 0.7
+
+
+@pytest.mark.long
+def test_the_newest_sample_tells_its_time(gpus: Driver) -> None:
+    found = gpus.read("nvml://0?mode=samples")
+    assert found["watts"] in (200.0, 400.0)
+    assert abs(found["at_s"] - time.time()) < 5.0

@@ -127,13 +127,14 @@ def _above_zero(text: str, field: str) -> float:
 
 def _recorded(uri: str, length_s: float, every_s: float, averaged_s: float) -> DrawRecording:
     """What a meter says, read at even times."""
-    from wattherd.devices.meters.recording import record
+    from wattherd.devices.meters.recording import fastest, record
     from wattherd.estimate.swing import Samples
     from wattherd.workload.power_samples import DrawRecording
 
-    at_s, watts = record([uri], length_s, every_s)
-    samples = Samples(at_s=at_s, watts=watts, averaged_s=averaged_s)
-    return DrawRecording(name=uri, parts=1, samples=samples)
+    found = fastest(uri)
+    at_s, watts = record([found.uri], length_s, max(every_s, found.renewed_s))
+    samples = Samples(at_s=at_s, watts=watts, averaged_s=averaged_s or found.averaged_s)
+    return DrawRecording(name=found.uri, parts=1, samples=samples)
 
 
 def _of_job(

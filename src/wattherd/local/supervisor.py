@@ -127,7 +127,7 @@ class Supervisor:
         except OSError as error:
             self._end({"exit_code": CANNOT_RUN, "why": f"no control group: {words(error)}"})
             return
-        self._throttle = Throttle(self._group)
+        self._throttle = Throttle(self._group, on_gpus=_on_gpus(self._order))
         code, problem = self._refusal() or self._carry_out()
         self._kill_all()
         while not run_dir.tidy_up(self._order) and self._may_try("tidying up"):
@@ -546,6 +546,12 @@ def _named(error: BaseException, program: str) -> str:
 def _exit_code(code: int | None) -> int | None:
     """As a shell counts it: 128 and the signal's number."""
     return code if code is None or code >= 0 else 128 - code
+
+
+def _on_gpus(order: Mapping[str, Any]) -> bool:
+    """Whether any task was given a GPU; on slots of the processor none is shown."""
+    shown = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    return any(task["env"].get(name) for task in order["tasks"] for name in shown)
 
 
 class _Stop:

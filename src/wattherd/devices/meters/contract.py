@@ -6,9 +6,10 @@ the `MeterReading` of it. Nothing here reads a clock or a socket.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Quality(StrEnum):
@@ -60,4 +61,22 @@ class MeterDriver(Protocol):
 
     def close(self) -> None:
         """Let go of connections; a later `sample` may open them again."""
+        ...
+
+
+@runtime_checkable
+class KeepsSamples(Protocol):
+    """A driver of an instrument that remembers what it measured between two questions."""
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether it does at this address."""
+        ...
+
+    def kept_since(self, at_s: float) -> Sequence[MeterSample]:
+        """What it measured after a Unix time, oldest first, each with its time.
+
+        Raises:
+            DeviceError: it did not answer.
+        """
         ...

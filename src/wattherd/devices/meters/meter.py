@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from wattherd.devices.meters.contract import MeterDriver, MeterReading, Quality
+from wattherd.devices.meters.contract import KeepsSamples, MeterDriver, MeterReading, Quality
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.uri import WATTS, Uri
@@ -43,6 +43,25 @@ class Meter:
         at_s = asked_s if sample.at_s is None else sample.at_s
         stale = self.clock.unix_s() - at_s > self.max_age_s
         return MeterReading(watts, at_s, self.source, Quality.STALE if stale else sample.quality)
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether the instrument remembers what it measured between two questions."""
+        return isinstance(self.driver, KeepsSamples) and self.driver.keeps_samples
+
+    def kept_since(self, at_s: float) -> list[tuple[float, float]]:
+        """Unix seconds and watts of all that it measured after a time, oldest first.
+
+        Raises:
+            DeviceError: it keeps nothing, or did not answer.
+        """
+        if not isinstance(self.driver, KeepsSamples):
+            raise DeviceError(DeviceErrorKind.ABSENT, "keeps no samples", source=self.source)
+        try:
+            found = self.driver.kept_since(at_s)
+            return [(one.at_s, self._watts(one.value)) for one in found if one.at_s is not None]
+        except DeviceError as error:
+            raise DeviceError(error.trouble, error.problem, source=self.source) from error
 
     def close(self) -> None:
         """Let go of the instrument."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wattherd.devices.meters.recording import record
+from wattherd.devices.meters.recording import fastest, record
 from wattherd.errors import UserError
 from wattherd.estimate.swing import LEAST_SAMPLES, Samples, Swing, swing
 from wattherd.experiments.grid.swings import SCHEMA
@@ -75,8 +75,10 @@ def captured_document(
     if not meters or not all(meters):
         raise UserError("has devices without a meter of their own", where=job_id, field="for",
                         hint="leave it out: samples of each second are judged")  # fmt: skip
-    at_s, watts = record(meters, length_s, every_s)
-    found = Samples(at_s=at_s, watts=watts)
+    known = [fastest(uri) for uri in meters]
+    every_s = max(every_s, *(one.renewed_s for one in known))
+    at_s, watts = record([one.uri for one in known], length_s, every_s)
+    found = Samples(at_s=at_s, watts=watts, averaged_s=max(one.averaged_s for one in known))
     return _document(job_id, len(meters), found, stated="measured", by="capture")
 
 
