@@ -90,6 +90,31 @@ def test_devices_without_meters_explain_no_mean() -> None:
     assert not means.found.any()
 
 
+@pytest.mark.parametrize(("until", "heard_too"), [(400, False), (60, True)])
+def test_a_device_that_was_never_read_hides_means_of_its_own_levels_only(
+    until: int, heard_too: bool
+) -> None:
+    whose = a_fleet(2 * BOARDS, 2, site_metered=True)
+    meters, means = Meters(whose, SafetyConfig()), MeanMeters(whose)
+    rng, truth = np.random.default_rng(5), []
+    silent = np.arange(2 * BOARDS) == 1  # of the second feed
+    for second in range(300):
+        board_w = np.full(2 * BOARDS, steps_of_draw(second))
+        truth.append(whose.levels(board_w * (1 + 2e-4 * rng.standard_normal(2 * BOARDS))))
+        told_w = np.mean(truth[-30:], axis=0)
+        shown_w = board_w * (1 + 1e-3 * rng.standard_normal(2 * BOARDS))
+        at_s = float(second)
+        readings = Readings(
+            now_s=at_s, draw_w=np.where(silent & (second < until), np.nan, shown_w),
+            draw_at_s=np.full(2 * BOARDS, at_s), cap_w=np.full(2 * BOARDS, 400.0),
+            feed_w=told_w[:-1], feed_at_s=np.full(2, at_s), site_w=float(told_w[-1]),
+            site_at_s=at_s, off=np.zeros(2 * BOARDS, dtype=bool),
+        )  # fmt: skip
+        means.up_to_now(readings, meters.judge(readings), 0.08)
+    assert means.found.tolist() == [True, heard_too, heard_too]
+    assert means.window_s[0] == 30
+
+
 class HalfCounted(Room):
     """The first feed's meter counts two of its four devices; the site's has a clamp of its own."""
 

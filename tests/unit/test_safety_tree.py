@@ -140,6 +140,45 @@ def test_where_stopping_jobs_helps_no_outlet_is_switched_and_they_run_again_once
     assert not room.idle.any()
 
 
+def stops_at_once(room: Room, limit_w: np.ndarray, start_heat: float = 0.0) -> tuple[int, int]:
+    """Jobs and outlets that are stopped in the first cycle in which any is."""
+    config = SafetyConfig(start_heat=start_heat, unproven=0.0, stops_jobs=True)
+    loop = SafetyLoop(room.fleet, config)
+    for _ in range(60):
+        room.run(limit_w, 1, loop)
+        jobs, outlets = room.orders.stop_job, room.orders.switch_off
+        if jobs.any() or outlets.any():
+            return int(jobs.sum()), int(outlets.sum())
+    return 0, 0
+
+
+# Every rack draws 2 x 400 W whatever is ordered. By limits: what has to be stopped, at least.
+NESTED = [
+    # A rack, its feed and the site are all over by the watts of one device.
+    (limits(500, 800, 800, 800, 1300, 1600, 2900), 1),
+    # The feed is over by more than its rack: one more is enough, and not one more for each level.
+    (limits(500, 800, 800, 800, 1000, 1600, 2600), 2),
+    # What two racks save is enough for the site.
+    (limits(500, 800, 500, 800, 1600, 1600, 2500), 2),
+]
+
+
+@pytest.mark.parametrize(("limit_w", "enough"), NESTED)
+def test_what_is_stopped_below_counts_for_the_levels_above(
+    limit_w: np.ndarray, enough: int
+) -> None:
+    room = Room(a_tree())
+    room.deaf[:] = True
+    assert stops_at_once(room, limit_w) == (enough, 0)
+
+
+@pytest.mark.parametrize(("limit_w", "enough"), NESTED)
+def test_outlets_below_count_for_the_levels_above(limit_w: np.ndarray, enough: int) -> None:
+    room = Room(a_tree())
+    room.deaf[:] = True
+    assert stops_at_once(room, limit_w, start_heat=0.7) == (0, enough)
+
+
 def test_a_warm_breaker_leaves_no_time_for_jobs_to_end() -> None:
     room = Room(a_tree())
     room.deaf[:2] = True

@@ -67,7 +67,8 @@ class LimitTimeline:
 def merged(base: LimitPeriod, spans: Iterable[LimitPeriod], now_s: float) -> LimitTimeline:
     """The lowest of all at any time from `now_s` on; `base` holds always.
 
-    At equal limits the earlier span is named, then the one whose source sorts first.
+    At equal limits the base is named; of spans the one that began first, then the one that ends
+    first, then the one whose source sorts first.
     """
     # Infinite limits are no limits.
     live = sorted(span for span in spans if span.end_s > now_s and math.isfinite(span.limit_w))

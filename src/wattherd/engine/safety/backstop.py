@@ -112,20 +112,33 @@ class Backstop:
         fleet, hot = self._fleet, heat > self._config.hot
         if self._off_ages_s is not None:
             self.off_at_s, self._off_ages_s = now_s - self._off_ages_s, None
-        over_w = self._over(caps, budget_w, limit_w, seen, now_s)
+        saves_w = self._left(caps, now_s)
+        over_w = self._over(caps, fleet.levels(saves_w), budget_w, limit_w, seen, now_s)
         chosen = np.zeros(fleet.size, dtype=np.bool_)
-        for number in np.flatnonzero(over_w > 0):
+        numbers = np.flatnonzero(over_w > 0)
+        # Hot levels first, since an outlet saves at once what a job's end saves for the others
+        # later. Among them from the devices up: what is stopped below a level helps it as well, and
+        # the largest of the fewest that each level needs are the fewest for all of them.
+        for number in numbers[np.argsort(~hot[numbers], kind="stable")]:
+            if over_w[number] <= 0:
+                continue
             low = caps.fixed | (heat[number] > ABOUT_TO_TRIP)
             among = low & ~self._gone(caps, now_s) & fleet.below(int(number)) & ~chosen
             # A silent device would not hear it, and one whose job was stopped and that draws on has
             # nothing left but its outlet.
             hears = among & ~caps.silent & ~self.jobs.stopped & self._config.stops_jobs
-            if hears.any() and not hot[number]:
-                self.jobs.stop(self._largest(caps.counted_w, hears, float(over_w[number])), now_s)
             # Outlets wait while jobs end, unless the breaker cannot: a job that ends has saved its
             # work.
-            elif hot[number] or not (among & self.jobs.ending(now_s)).any():
-                chosen |= self._largest(caps.counted_w, among, float(over_w[number]))
+            waits = ~hot[number] & (among & self.jobs.ending(now_s)).any()
+            if hears.any() and not hot[number]:
+                stopped = self._largest(caps.counted_w, hears, float(over_w[number]))
+                self.jobs.stop(stopped, now_s)
+            elif not waits:
+                stopped = self._largest(saves_w, among, float(over_w[number]))
+                chosen |= stopped
+            else:
+                continue
+            over_w = over_w - fleet.levels(np.where(stopped, saves_w, 0.0))
         self.off_at_s = np.where(chosen, now_s, self.off_at_s)
         self._tries = self._tries + chosen
         return chosen
@@ -138,17 +151,20 @@ class Backstop:
 
     # Judged by what would be left if everything that follows were at its lowest: only that cannot
     # be mended by caps.
-    def _over(
-        self, caps: CapBook, budget_w: Floats, limit_w: Floats, seen: TrustedReadings, now_s: float
-    ) -> Floats:
-        """By how many watts levels (F + 1,) will stay above their budgets, whatever is ordered."""
-        fleet = self._fleet
+    def _left(self, caps: CapBook, now_s: float) -> Floats:
+        """What devices (N,) will draw at worst once all that was ordered has come about."""
         gone = self._gone(caps, now_s)
         # Whatever was ordered off or told to stop counts as if it had followed. The next cycle
         # would otherwise stop another one for the same watts.
         fixed = caps.fixed & ~gone & ~self.jobs.ending(now_s)
         worst_w = np.where(fixed, caps.counted_w, caps.response.at(caps.lowest_w))
-        least_w = fleet.levels(np.where(gone, 0.0, worst_w))
+        return np.where(gone, 0.0, worst_w)
+
+    def _over(
+        self, caps: CapBook, least_w: Floats, budget_w: Floats, limit_w: Floats,
+        seen: TrustedReadings, now_s: float,
+    ) -> Floats:  # fmt: skip
+        """By how many watts levels (F + 1,) will stay above their budgets, whatever is ordered."""
         # Counting at the worst may exceed a budget on paper. A job is stopped only where a meter
         # shows it, or where a meter that should tell does not.
         exceeded = self._drawn(caps, seen) > limit_w  # an unread feed may well be

@@ -32,7 +32,7 @@ ROWS, SPACING_S = 192, 0.95
 
 
 class MeanMeters:
-    """Arrays over the levels (F + 1,); only levels whose devices all have meters are looked at."""
+    """Arrays over the levels (F + 1,), of which those are looked at whose devices are all read."""
 
     def __init__(self, fleet: Fleet) -> None:
         """All meters are taken to tell of now."""
@@ -43,6 +43,8 @@ class MeanMeters:
         # by the others would do so by accident.
         self._which: Bools = np.asarray(fleet.level_read & ~unread)
         self._own_w: Floats = np.full(fleet.size, np.nan)
+        self._heard: Bools = np.zeros(levels, dtype=np.bool_)
+        """Levels all of whose devices have told at least once what they draw."""
         # Joules are remembered and not watts: a mean over any window is then one difference of two
         # of them.
         self._energy_j: Floats = np.zeros(levels)
@@ -87,15 +89,14 @@ class MeanMeters:
         # A device that says nothing for a look goes on as before: a hole in the sum would be a fall
         # that never was, and no window explains it.
         self._own_w = np.where(np.isnan(told_w), self._own_w, told_w)
-        if np.isnan(self._own_w).any():
-            return seen
-        own_w = fleet.levels(self._own_w)
+        own_w = fleet.levels(np.nan_to_num(self._own_w))
         self._keep(own_w, now_s)
+        self._meet(own_w, now_s)
         stamp_s = np.append(readings.feed_at_s, readings.site_at_s)
         read_w = np.append(readings.feed_w, readings.site_w)
         with np.errstate(invalid="ignore"):
             # The second news of a meter is the first that has a change to be explained.
-            news = self._which & np.isfinite(read_w) & ~(stamp_s <= self._stamp_s)
+            news = self._which & self._heard & np.isfinite(read_w) & ~(stamp_s <= self._stamp_s)
         if news.any():
             self._learn(read_w, stamp_s, news)
             self._stamp_s = np.where(news, stamp_s, self._stamp_s)
@@ -117,6 +118,20 @@ class MeanMeters:
             level_now_w=np.maximum(seen.level_now_w + since_w, 0.0),
             agreed=np.where(means, agreed, np.append(seen.agreed, np.True_))[:-1],
         )  # fmt: skip
+
+    # One device that never answers used to end the search on all levels of a site.
+    def _meet(self, own_w: Floats, now_s: float) -> None:
+        """A level all of whose devices are heard at last is taken to have drawn so all along."""
+        heard = self._fleet.levels(np.isnan(self._own_w).astype(np.float64)) == 0
+        new = heard & ~self._heard
+        if not new.any():
+            return
+        past_s = self._past_s[: self._rows, None]
+        # Joules without the newcomer's would show a rise that never was.
+        drawn_j = self._energy_j + own_w * (past_s - now_s)
+        self._past_j[: self._rows] = np.where(new, drawn_j, self._past_j[: self._rows])
+        self._first_w = np.where(new, own_w, self._first_w)
+        self._heard = heard
 
     def _keep(self, own_w: Floats, now_s: float) -> None:
         """Remember what devices have drawn together until now, in joules."""
