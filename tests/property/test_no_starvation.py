@@ -109,7 +109,9 @@ def trees(draw: st.DrawFn) -> QueueTree:
         )
         for name, part in zip("xyz", parts, strict=True)
     ]
-    return QueueTree(CapacityQueue(name="root", children=tuple(children)))
+    half_life_s = draw(st.sampled_from([None, None, 10.0, 1e6]))
+    root = CapacityQueue(name="root", children=tuple(children), half_life_s=half_life_s)
+    return QueueTree(root)
 
 
 @given(

@@ -111,6 +111,12 @@ def test_a_new_queue_runs_jobs_and_outlives_a_crash(serving: Serving) -> None:
     again(serving)
     rows = {one["name"]: one for one in told(serving, "queues")["queues"]}
     assert rows["lab"]["maximum"] == 0.3
+    told(serving, "queues", "set", "root", "--half-life", "12h")
+    exported = serving.call("queues", "export").stdout
+    assert yaml.safe_load(exported)["queues"]["half_life"] == 43200.0
+    written = yaml.safe_load(exported)["queues"] | {"half_life": "12h"}
+    again(serving, written)  # the same, in other words
+    assert serving.ask(f"jobs/{running}")["attempts"] == 1
     serving.ask(f"jobs/{running}/cancel", {})
     assert serving.store("verify").returncode == 0
     again_simulated = serving.call("sim", "replay", str(serving.state), "-o", "json")
@@ -124,6 +130,15 @@ def test_a_configuration_that_changes_wins_over_what_was_changed_at_work(serving
     assert shares(told(serving, "queues")) == {"root": 1, "a": 0.3, "b": 0.7}
     again(serving)
     assert shares(told(serving, "queues")) == {"root": 1, "a": 0.3, "b": 0.7}
+
+
+@pytest.mark.parametrize("half_life", ["0s", "banana", "-1h", "12"])
+def test_what_is_no_half_life_is_refused(shared: Serving, half_life: str) -> None:
+    before = told(shared, "queues")
+    error = refused(shared, "queues", "set", "root", "--half-life", half_life)
+    assert "half_life" in error
+    assert "hint:" in error
+    assert told(shared, "queues") == before
 
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(

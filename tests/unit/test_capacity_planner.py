@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wattherd.errors import UserError
 from wattherd.model.command import GiveNotice, StartJob
 from wattherd.model.event import NodeLost, QueueStarted, QueueStopped
 from wattherd.model.job import JobSpec, TaskRole
@@ -276,3 +277,60 @@ def test_gangs_are_placed_on_few_nodes_with_room_for_all_roles() -> None:
     ((_, start),) = [(at, c) for at, c in story.commands if isinstance(c, StartJob)]
     nodes = [(one.node, one.role, one.tasks) for one in start.allocations]
     assert nodes == [(1, 0, 6), (0, 1, 1), (1, 1, 1)]
+
+
+def lent(half_life_s: float | None, *, until_s: float) -> dict[str, float]:
+    """GPU seconds of b and c, which borrow what a leaves; c has been alone for 1,000 s."""
+    names = {"a": 50.0, "b": 25.0, "c": 25.0}
+    children = tuple(
+        CapacityQueue(name=name, guaranteed_pct=pct, user_limit_factor=4.0)
+        for name, pct in names.items()
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children, half_life_s=half_life_s))
+    early = many("c", 400, queue="c", lasts_s=50.0)
+    late = many("b", 400, queue="b", lasts_s=50.0, at_s=990.0)
+    planner = CapacityScheduler(tree=tree, reclaim=None)
+    story = Story(planner, t4_nodes(8), [*early, *late], until_s=until_s)
+    return {
+        name: sum(
+            50.0 for n in range(400) for at_s in story.starts(f"{name}{n}") if at_s >= 1_000.0
+        )
+        for name in "bc"
+    }
+
+
+def test_what_is_lent_goes_first_to_who_had_least_lately() -> None:
+    now = lent(None, until_s=1_400.0)
+    assert now["b"] == pytest.approx(now["c"], rel=0.25), "who has least now"
+    lately = lent(1_000.0, until_s=1_400.0)
+    assert lately["c"] == pytest.approx(2 * 400.0, rel=0.2), "what it is promised, and no more"
+    assert lately["b"] > 2.5 * lately["c"]
+
+
+def test_long_ago_is_forgotten() -> None:
+    """After many half-lives both are lent as much."""
+    far = lent(100.0, until_s=2_000.0)
+    assert 0.9 < far["b"] / far["c"] < 1.5
+
+
+def test_whoever_lacks_what_is_promised_is_served_first_whatever_was_used() -> None:
+    """c has used all there is for long, and still gets its half before b borrows."""
+    children = (
+        CapacityQueue(name="b", guaranteed_pct=50, user_limit_factor=4.0),
+        CapacityQueue(name="c", guaranteed_pct=50, user_limit_factor=4.0),
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children, half_life_s=1e6))
+    jobs = [
+        *many("c", 4, queue="c", lasts_s=1_000.0),
+        *many("b", 4, queue="b", at_s=1_000.0),
+        *many("d", 4, queue="c", at_s=1_000.0),
+    ]
+    planner = CapacityScheduler(tree=tree, reclaim=None)
+    story = Story(planner, t4_nodes(4), jobs, until_s=1_050.0, round_s=10.0)
+    assert sorted(story.running()) == ["b0", "b1", "d0", "d1"]
+
+
+@pytest.mark.parametrize("half_life_s", [0.0, -1.0, float("inf"), float("nan")])
+def test_what_is_no_half_life_is_refused(half_life_s: float) -> None:
+    with pytest.raises(UserError, match="half_life"):
+        CapacityQueue(name="root", half_life_s=half_life_s)

@@ -81,6 +81,11 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option("--order", help="Order of its jobs: fifo, ..."),
             click.option(
+                "--half-life",
+                metavar="TIME",
+                help="Queues below it: who had least lately is lent to first.",
+            ),
+            click.option(
                 "--scale-others", is_flag=True, help="Its siblings' guarantees make up for it."
             ),
         ]

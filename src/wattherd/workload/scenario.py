@@ -73,6 +73,11 @@ class QueueField(_Strict):
     reclaimable: bool = Field(
         default=True, description="whether others may take back from it, and from those below it"
     )
+    half_life: Time | None = Field(
+        default=None,
+        description="who below it had least lately, by use that fades by half in so long, is lent "
+        "to first; by default who has least now",
+    )
     children: list[QueueField] = Field(
         default=[], description="queues below it; their promised shares add up to 100"
     )

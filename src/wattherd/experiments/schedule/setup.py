@@ -157,14 +157,24 @@ def _job_rates(
 
 def queue_of(spec: QueueField) -> CapacityQueue:
     """A queue and those below it, as configured."""
-    fields = spec.model_dump(exclude={"children"})
-    return CapacityQueue(**fields, children=tuple(queue_of(child) for child in spec.children))
+    fields = spec.model_dump(exclude={"children", "half_life"})
+    faded = spec.half_life
+    return CapacityQueue(
+        **fields,
+        half_life_s=None if faded is None else _seconds(faded, f"queue {spec.name}.half_life"),
+        children=tuple(queue_of(child) for child in spec.children),
+    )
 
 
 def queue_spec(queue: CapacityQueue) -> QueueField:
     """As a configuration writes a queue and those below it."""
-    fields = {name: getattr(queue, name) for name in QueueField.model_fields if name != "children"}
-    return QueueField(**fields, children=[queue_spec(child) for child in queue.children])
+    plain = QueueField.model_fields.keys() - {"children", "half_life"}
+    fields = {name: getattr(queue, name) for name in plain}
+    return QueueField(
+        **fields,
+        half_life=queue.half_life_s,
+        children=[queue_spec(child) for child in queue.children],
+    )
 
 
 def _reclaim(spec: ReclaimSpec) -> Reclaim | None:

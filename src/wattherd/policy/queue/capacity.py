@@ -189,18 +189,24 @@ def user_limit(place: QueuePlace, total: int, *, used: int, asked: int, active: 
 
 
 def next_leaf(
-    tree: QueueTree, usage: Usage, total: int, is_open: Callable[[str], bool]
+    tree: QueueTree,
+    usage: Usage,
+    total: int,
+    is_open: Callable[[str], bool],
+    lately: Mapping[str, float] | None = None,
 ) -> str | None:
     """The leaf to serve next: depth first, the most under-served queue of each level.
 
     Under-served is who uses the least part of his guarantee; those without a guarantee come last,
-    and among equals the one declared first.
+    and among equals the one declared first. Below a queue with a half-life those who have what they
+    are promised are told apart by the GPUs that they had `lately`.
     """
 
     def find(queue: CapacityQueue) -> str | None:
         if not queue.children:
             return queue.name if is_open(queue.name) else None
-        for child in sorted(queue.children, key=served):
+        faded = lately is not None and queue.half_life_s is not None
+        for child in sorted(queue.children, key=had_lately if faded else served):
             found = find(child)
             if found is not None:
                 return found
@@ -211,7 +217,47 @@ def next_leaf(
         used = usage.queues[queue.name]
         return guaranteed <= 0, used / guaranteed if guaranteed > 0 else float(used)
 
+    def had_lately(queue: CapacityQueue) -> tuple[bool, float, bool, float]:
+        last, now = served(queue)
+        if not last and now < 1 - ROUNDING:
+            return False, now, last, now
+        had = (lately or {}).get(queue.name, 0.0)
+        guaranteed = tree[queue.name].guaranteed * total
+        return (
+            True,
+            had / guaranteed if guaranteed > 0 else math.inf,
+            last,
+            now if not last else had,
+        )
+
     return find(tree.root)
+
+
+@dataclass(slots=True)
+class FadingUse:
+    """GPUs that queues held lately: a mean over time in which what was long ago fades."""
+
+    gpus: dict[str, float] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    _at_s: float | None = None
+
+    def look(self, tree: QueueTree, now_s: float) -> None:
+        """What was held since the last plan has been used until now."""
+        before_s, self._at_s = self._at_s, now_s
+        if before_s is None or now_s <= before_s:
+            return
+        for place in tree.places:
+            half_life_s = place.half_life_s
+            if half_life_s is None:
+                continue
+            name = place.queue.name
+            kept = 0.5 ** ((now_s - before_s) / half_life_s)
+            had = self.gpus.get(name, 0.0)
+            self.gpus[name] = had * kept + self._held.get(name, 0) * (1.0 - kept)
+
+    def holds(self, usage: Usage) -> None:
+        """The plan is made: so many GPUs are held from now on."""
+        self._held = dict(usage.queues)
 
 
 def over_served(

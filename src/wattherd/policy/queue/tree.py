@@ -9,7 +9,7 @@ on the nodes that are usable at the moment, so that a lost node costs every queu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -52,6 +52,10 @@ class CapacityQueue:
     minimum-user-limit-percent and user-limit-factor, defaults alike). A queue of guarantee 0 runs
     on what others leave; a multiple of nothing limits nobody in it.
 
+    With `half_life_s` what is lent among its children goes first to those who had least lately: by
+    GPU time that fades by half in so long (Kueue's Admission Fair Sharing, KEP-4136). Who has less
+    than he is promised comes before all others in any case.
+
     `preempts` and `reclaims` say whom its waiting jobs may stop: jobs of the queue itself, and jobs
     with which other queues exceed what they are due. Nothing is reclaimed from a queue that is not
     `reclaimable`, nor from those below it (YARN's disable_preemption).
@@ -67,6 +71,7 @@ class CapacityQueue:
     preempts: str = Preempts.NEVER
     reclaims: str = Reclaims.ANY
     reclaimable: bool = True
+    half_life_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what promises nothing sensible.
@@ -89,6 +94,8 @@ class CapacityQueue:
             value, known = getattr(self, name), [str(one) for one in kinds]
             if value not in known:
                 raise self._bad(name, f"unknown choice {value!r}", hint_for(value, known))
+        if self.half_life_s is not None and not 0 < self.half_life_s < math.inf:
+            raise self._bad("half_life", f"{self.half_life_s:g} s is no half-life", "above 0s")
         if self.order not in ORDERS:
             problem = f"unknown order {self.order!r}"
             raise self._bad("order", problem, hint_for(self.order, ORDERS))
@@ -112,6 +119,8 @@ class QueuePlace:
     maximum: float
     reclaimable: bool = True
     """Whether neither it nor a queue above it forbids reclaim."""
+    half_life_s: float | None = None
+    """Of the queue right above it: how fast its use fades."""
 
     @property
     def is_leaf(self) -> bool:
@@ -163,6 +172,11 @@ class QueueTree:
     def leaf(self, queue: str) -> QueuePlace | None:
         """The leaf that a job names, by name or by dotted path, or None."""
         return self._leaves.get(queue)
+
+    @property
+    def places(self) -> Collection[QueuePlace]:
+        """All queues, depth first."""
+        return self._places.values()
 
     @property
     def leaves(self) -> list[QueuePlace]:
@@ -260,6 +274,7 @@ def _walk(queue: CapacityQueue, parent: QueuePlace | None) -> Iterator[QueuePlac
         guaranteed=queue.guaranteed_pct / 100 * (parent.guaranteed if parent else 1.0),
         maximum=queue.maximum_pct / 100 * (parent.maximum if parent else 1.0),
         reclaimable=queue.reclaimable and (parent.reclaimable if parent else True),
+        half_life_s=parent.queue.half_life_s if parent else None,
     )
     yield here
     for child in queue.children:

@@ -28,7 +28,15 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import eligibility_key
-from wattherd.policy.queue.capacity import NOTHING, Usage, ideal, next_leaf, over_served, user_limit
+from wattherd.policy.queue.capacity import (
+    NOTHING,
+    FadingUse,
+    Usage,
+    ideal,
+    next_leaf,
+    over_served,
+    user_limit,
+)
 from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
@@ -83,6 +91,7 @@ class _Memory:
         default_factory=dict
     )
     """What running jobs hold: as allocations, and their GPUs and resources."""
+    lately: FadingUse = field(default_factory=FadingUse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,7 @@ class _Cycle:
         """Whether users who are at their limit, not above it, are served now."""
 
     def run(self) -> None:
+        self.memory.lately.look(self.tree, self.view.now_s)
         self._sort()
         self._drop_stale_holds()
         while self._serve() and self.limited:
@@ -142,6 +152,7 @@ class _Cycle:
             while self._serve() and self.limited:
                 pass
         self._take_back()
+        self.memory.lately.holds(self.usage)
 
     # Who holds and who waits ----------------------------------------------------------------------
 
@@ -265,7 +276,9 @@ class _Cycle:
         self.limited, started = False, False
         self.kept.begin()
         while (
-            name := next_leaf(self.tree, self.usage, self.total, lines.__contains__)
+            name := next_leaf(
+                self.tree, self.usage, self.total, lines.__contains__, self.memory.lately.gpus
+            )
         ) is not None:
             place = self.tree[name]
             line = lines[name].turns(self.usage.held_in(name), self.capacity)

@@ -19,7 +19,8 @@ from wattherd.model.event import QueuesChanged
 from wattherd.policy.queue.tree import QueueTree
 from wattherd.server.documents.documents import SiteView
 from wattherd.spelling import hint_for
-from wattherd.workload.scenario import QueueField
+from wattherd.units import seconds
+from wattherd.workload.scenario import QueueField, Time
 
 NAME = re.compile(r"[\w-]{1,80}", re.ASCII)
 PLACES = 6
@@ -41,13 +42,21 @@ class QueueChange(BaseModel):
     preempts: str | None = None
     reclaims: str | None = None
     reclaimable: bool | None = None
+    half_life: Time | None = None
     scale_others: bool = Field(
         default=False, description="its siblings' guarantees make up for it, in proportion"
     )
 
     def fields(self) -> dict[str, Any]:
-        """Those of the queue that are given."""
-        return self.model_dump(exclude={"parent", "scale_others"}, exclude_none=True)
+        """Those of the queue that are given; times in seconds.
+
+        Raises:
+            UserError: what is no time.
+        """
+        given = self.model_dump(exclude={"parent", "scale_others"}, exclude_none=True)
+        if self.half_life is not None:
+            given["half_life"] = seconds(self.half_life, field="half_life")
+        return given
 
 
 def present(look: SiteView) -> QueueField:

@@ -21,7 +21,7 @@ from wattherd.experiments.schedule.live import live_scheduler
 from wattherd.experiments.schedule.ordered import IN_TURN
 from wattherd.experiments.schedule.run import power_policy
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
-from wattherd.experiments.schedule.setup import cells_of, queue_of
+from wattherd.experiments.schedule.setup import cells_of, queue_of, queue_spec
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.local.devices import Machine
 from wattherd.model.cap_rules import CapRules
@@ -65,7 +65,8 @@ class Blueprint:
         return cls(
             policy=config.policy,
             power=config.power,
-            queues=config.queues,
+            # One way to write each time: a tree that was changed at work is compared with this one.
+            queues=config.queues and queue_spec(queue_of(config.queues)),
             cells=config.cells,
             node=machine.node,
             gpu=machine.gpu,
@@ -193,7 +194,7 @@ class Blueprint:
 
 
 _ADDED: Mapping[str, Any] = {
-    "preempts": "never", "reclaims": "any", "reclaimable": True,  # of a queue
+    "preempts": "never", "reclaims": "any", "reclaimable": True, "half_life": None,  # of a queue
     "chains": [], "pinned": {},  # of cells
 }  # fmt: skip
 """Fields that came after the first stores, and what held before there were any."""

@@ -37,7 +37,7 @@ class QueuesDocument(ApiShape):
         {
             "name": "root", "guaranteed_pct": 100.0, "maximum_pct": 100.0, "user_limit_pct": 100.0,
             "user_limit_factor": 1.0, "order": "fifo", "preempts": "never", "reclaims": "any",
-            "reclaimable": True, "children": [],
+            "reclaimable": True, "half_life": None, "children": [],
         },
     )  # fmt: skip
 
