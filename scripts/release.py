@@ -2,7 +2,8 @@
 
 Both distributions (wheel and sdist), a software bill of materials (CycloneDX), SHA256SUMS of all
 files, and with --sign its signature by `ssh-keygen -Y sign`. A tag `vX` on the commit must name the
-version of both packages. Check what was downloaded: SECURITY.md says how.
+version of both packages, and what that version leaves behind must be kept for the tests of later
+ones (`python scripts/released_state.py` makes it). Check what was downloaded: SECURITY.md says how.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ VERSIONS = {
     "wattherd": ROOT / "src" / "wattherd" / "__init__.py",
     "wattherd-train": ROOT / "sdk" / "src" / "wattherd_train" / "__init__.py",
 }
+STATES = ROOT / "tests" / "service" / "old_states"
 PROJECTS = (ROOT, ROOT / "sdk")
 NAMESPACE = "wattherd-release"
 
@@ -49,6 +51,12 @@ def tag_here() -> str | None:
     command = ["git", "describe", "--tags", "--exact-match", "--match", "v*"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None
+
+
+def states_lacking(of: str, kept: Path = STATES) -> list[str]:
+    """Files that `scripts/released_state.py` makes of a version and that are not there."""
+    names = [f"v{of}-{part}.tar.xz" for part in ("store", "runs")]
+    return [name for name in names if not (kept / name).exists()]
 
 
 def build(into: Path) -> None:
@@ -105,12 +113,15 @@ def sign(file: Path, key: Path) -> None:
 
 
 def main() -> int:
-    """Make all of it; 1 where the folder is not empty."""
+    """Make all of it; 1 where the folder is not empty, or states of this version are lacking."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--out", type=Path, default=ROOT / "dist")
     options.add_argument("--sign", type=Path, metavar="KEY", help="a private key of OpenSSH")
     given = options.parse_args()
     made = version(tag_here())
+    if lacking := states_lacking(made):
+        print(f"{', '.join(lacking)}: make them by scripts/released_state.py", file=sys.stderr)
+        return 1
     given.out.mkdir(parents=True, exist_ok=True)
     if any(given.out.iterdir()):
         print(f"{given.out} is not empty", file=sys.stderr)

@@ -151,6 +151,13 @@ def test_a_tag_that_is_not_the_version_is_refused() -> None:
         release.version("v9.9.9")
 
 
+def test_no_release_is_made_of_a_version_whose_states_are_not_kept(tmp_path: Path) -> None:
+    assert release.states_lacking(release.version(None)) == []
+    assert release.states_lacking("9.9.9") == ["v9.9.9-store.tar.xz", "v9.9.9-runs.tar.xz"]
+    (tmp_path / "v9.9.9-runs.tar.xz").touch()
+    assert release.states_lacking("9.9.9", tmp_path) == ["v9.9.9-store.tar.xz"]
+
+
 def test_the_citation_and_the_chart_are_of_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == release.version(None)
