@@ -146,6 +146,20 @@ def size_bytes(text: str, *, field: str = "") -> int:
     return round(value)
 
 
+_MANY = re.compile(r"\b(GPU|task)s\b")
+
+
+def counted(count: float, thing: str) -> str:
+    """`1 GPU`, `4 GPUs`, `1,200 jobs`: `thing` is one of them, and its plural ends in `s`."""
+    text = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{text} {thing if count == 1 else thing + 's'}"
+
+
+def singular(things: str) -> str:
+    """Words such as `GPUs on n1` or `ps tasks`, of one: `GPU on n1`, `ps task`."""
+    return _MANY.sub(r"\1", things, count=1)
+
+
 def show_watts(value: float) -> str:
     """Watts for people."""
     return f"{value / 1e3:,.1f} kW" if abs(value) >= 10_000 else f"{value:,.0f} W"

@@ -19,7 +19,7 @@ from test_second_scheduler import T4, bound, nodes_of, why
 __all__ = ["kubectl"]
 
 TOLD = (
-    "QuotaExceeded: asked 1 GPUs, in use 2 GPUs, available 0 GPUs (queue 'small' may hold 2 GPUs "
+    "QuotaExceeded: asked 1 GPU, in use 2 GPUs, available 0 GPUs (queue 'small' may hold 2 GPUs "
     "at most; raise its maximum); or wait until pods of its queue end"
 )
 

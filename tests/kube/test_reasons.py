@@ -130,7 +130,7 @@ def test_a_pod_without_quota_says_what_its_queue_may_hold(
             wait_until(lambda: kubectl.reasons("second"), "it is told why")
             [said] = kubectl.reasons("second")
             assert said == (
-                "QuotaExceeded: asked 1 GPUs, in use 1 GPUs, available 0 GPUs (queue 'why-small' "
+                "QuotaExceeded: asked 1 GPU, in use 1 GPU, available 0 GPUs (queue 'why-small' "
                 "may hold 1 GPUs at most; raise its maximum); or wait until pods of its queue end"
             )
             api.delete(f"{pods}/first", gracePeriodSeconds=0)

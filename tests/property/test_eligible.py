@@ -326,7 +326,7 @@ def test_the_guard_refuses_a_node_outside_and_says_how_many_may_be_used(
     shell.submit(JobSpec(id="j", submit_s=0.0, roles=(TaskRole(),)))
     assert [share.node for share in outside] == [0, 2, 3, 5, 6, 7]
     assert planner.said[0] == (
-        "WaitingForGpus: asked 1 worker tasks on node n0, available 0 worker tasks on node n0 "
+        "WaitingForGpus: asked 1 worker task on node n0, available 0 worker tasks on node n0 "
         "(it may use 2 of 8 nodes, and this is none of them)"
     )
 

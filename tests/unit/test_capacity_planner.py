@@ -38,7 +38,7 @@ def test_both_queues_get_their_guarantee_when_both_ask_at_once() -> None:
         CapacityScheduler(tree=two_queues()), t4_nodes(4, 4), jobs, until_s=50.0, round_s=10.0
     )
     assert sorted(story.running()) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
-    assert story.why("b7") == "WaitingForGpus: asked 1 GPUs, available 0 GPUs"
+    assert story.why("b7") == "WaitingForGpus: asked 1 GPU, available 0 GPUs"
 
 
 def test_idle_capacity_is_lent_up_to_the_maximum() -> None:
@@ -48,7 +48,7 @@ def test_idle_capacity_is_lent_up_to_the_maximum() -> None:
     )
     assert len(story.running()) == 6
     assert story.why("a7") == (
-        "QuotaExceeded: asked 1 GPUs, in use 6 GPUs, available 0 GPUs (queue 'a' may hold 6 GPUs)"
+        "QuotaExceeded: asked 1 GPU, in use 6 GPUs, available 0 GPUs (queue 'a' may hold 6 GPUs)"
     )
 
 
@@ -177,7 +177,7 @@ def test_who_is_at_the_user_limit_is_told_so_and_wider_first_gangs_are_let_in() 
     early = Story(CapacityScheduler(tree=tree), t4_nodes(8), jobs, until_s=50.0, round_s=10.0)
     assert sorted(early.running()) == ["ann0", "ann1", "ann2", "ann3"]
     assert early.why("ann4") == (
-        "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs "
+        "QuotaExceeded: asked 1 GPU, in use 4 GPUs, available 0 GPUs "
         "(2 users share the queue; each may hold 4 GPUs of queue 'a')"
     )
     story = Story(CapacityScheduler(tree=tree), t4_nodes(8), jobs, round_s=10.0)
@@ -198,7 +198,7 @@ def test_stuck_at_ninety_percent_tells_which_knob_does_it() -> None:
     story = Story(CapacityScheduler(tree=tree), t4_nodes(10), jobs, quota=tree, until_s=50.0)
     assert len(story.running()) == 9
     assert story.why("j9") == (
-        "QuotaExceeded: asked 1 GPUs, in use 9 GPUs, available 0 GPUs "
+        "QuotaExceeded: asked 1 GPU, in use 9 GPUs, available 0 GPUs "
         "(user limit factor 1 allows 'ann' 9 GPUs of queue 'a')"
     )
 
@@ -261,9 +261,7 @@ def test_a_rogue_planner_cannot_exceed_a_quota() -> None:
     tree = two_queues(maximum_pct=50)
     story = Story(Rogue(), t4_nodes(8), many("a", 8, queue="a"), quota=tree, until_s=50.0)
     assert sum(story.running().values()) == 4
-    assert story.why("a7").startswith(
-        "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs"
-    )
+    assert story.why("a7").startswith("QuotaExceeded: asked 1 GPU, in use 4 GPUs, available 0 GPUs")
 
 
 def test_gangs_are_placed_on_few_nodes_with_room_for_all_roles() -> None:

@@ -59,7 +59,7 @@ def test_who_waits_is_told_his_share() -> None:
     jobs = [timed(f"a{n}", user="ann") for n in range(3)]
     story = Story(Drf(), t4_nodes(2), jobs, until_s=50.0)
     assert story.why("a2") == (
-        "WaitingForGpus: asked 1 GPUs, available 0 GPUs "
+        "WaitingForGpus: asked 1 GPU, available 0 GPUs "
         "(the dominant share of user 'ann' is 100%; those with less come first)"
     )
 

@@ -74,9 +74,9 @@ def test_a_gang_starts_with_roles_and_sizes_written_on_its_allocations() -> None
 @pytest.mark.parametrize(
     ("shares", "problem"),
     [
-        ([Share(0, 2)], "WaitingForGang: asked 1 ps tasks, available 0 ps tasks"),
-        ([Share(0, 5), Share(0, 1, 1)], "WaitingForGang: asked 1 worker tasks, available 5"),
-        ([Share(0, 1), Share(0, 4, 1)], "WaitingForGang: asked 1 ps tasks, available 4"),
+        ([Share(0, 2)], "WaitingForGang: asked 1 ps task, available 0 ps tasks"),
+        ([Share(0, 5), Share(0, 1, 1)], "WaitingForGang: asked 1 worker task, available 5"),
+        ([Share(0, 1), Share(0, 4, 1)], "WaitingForGang: asked 1 ps task, available 4"),
         ([Share(0, 1, 0, 5000), Share(0, 1, 1)], "asked 5000 milli-vCPU per task"),
         ([Share(0, 1, 0, 500), Share(0, 1, 1)], "asked 500 milli-vCPU per task"),
         ([Share(0, 1, 0, None, 3), Share(0, 1, 1)], "asked 3 GPUs per task"),

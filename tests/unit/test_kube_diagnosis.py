@@ -205,6 +205,6 @@ def test_what_the_core_refuses_comes_with_what_would_help() -> None:
         unblocks="queue research may hold 4",
     )
     assert finding_of(reason).line() == (
-        "QuotaExceeded: asked 2 GPUs, in use 3 GPUs, available 1 GPUs (queue research may hold 4); "
+        "QuotaExceeded: asked 2 GPUs, in use 3 GPUs, available 1 GPU (queue research may hold 4); "
         "or wait until pods of its queue end"
     )

@@ -136,7 +136,7 @@ def test_a_maximum_holds_on_an_idle_cluster_and_is_told_with_numbers() -> None:
     assert placed(world) == {"a": 4}
     told = world.told["uid-a-5"]
     assert told.reason == "QuotaExceeded"
-    assert "asked 1 GPUs, in use 4 GPUs, available 0 GPUs" in told.text
+    assert "asked 1 GPU, in use 4 GPUs, available 0 GPUs" in told.text
     assert "queue 'a' may hold 4 GPUs at most" in told.text
 
 

@@ -21,7 +21,7 @@ from wattherd.testing.builders import cpu_only, exclusive
 Json = dict[str, Any]
 HALF = {"guaranteedPercent": 25, "maximumPercent": 50}
 TOLD = (
-    "QuotaExceeded: asked 1 GPUs, in use 4 GPUs, available 0 GPUs (queue 'a' may hold 4 GPUs at "
+    "QuotaExceeded: asked 1 GPU, in use 4 GPUs, available 0 GPUs (queue 'a' may hold 4 GPUs at "
     "most; raise its maximum); or wait until pods of its queue end"
 )
 

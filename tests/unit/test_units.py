@@ -94,3 +94,21 @@ def test_how_far_off_something_is_is_said_as_people_do() -> None:
         "any moment now", "any moment now", "in about 12 s", "in about 90 s", "in about 10 min",
         "in about 2 h", "in about 3 days",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "thing", "text"),
+    [(0, "GPU", "0 GPUs"), (1, "GPU", "1 GPU"), (2, "more pod", "2 more pods"),
+     (1.0, "CPU", "1 CPU"), (0.5, "CPU", "0.5 CPUs"), (12_000, "job", "12,000 jobs")],
+)  # fmt: skip
+def test_one_is_not_many(count: float, thing: str, text: str) -> None:
+    assert units.counted(count, thing) == text
+
+
+@pytest.mark.parametrize(
+    ("things", "one"),
+    [("GPUs", "GPU"), ("GPUs of one type", "GPU of one type"), ("ps tasks", "ps task"), ("W", "W"),
+     ("GPUs on GPUs-1", "GPU on GPUs-1"), ("loss", "loss"), ("", "")],
+)  # fmt: skip
+def test_words_for_many_become_words_for_one(things: str, one: str) -> None:
+    assert units.singular(things) == one

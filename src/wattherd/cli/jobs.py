@@ -30,6 +30,7 @@ from wattherd.cli.shell import tell_what_was_left, with_environment
 from wattherd.cli.submission import Submission, check_job_file, other_document
 from wattherd.errors import UserError
 from wattherd.library.client import Client
+from wattherd.units import counted
 from wattherd.workload.job_array import at_a_time as tasks_at_a_time
 from wattherd.workload.job_array import indices
 
@@ -477,7 +478,7 @@ def _act_on_array(client: Client, name: str, done: str, array: str, tasks: str) 
     if not live:
         click.echo(f"{called} is over: {states_text(Counter(before))}", err=True)
         return 1
-    click.echo(f"{called} {done}: {live} {'task' if live == 1 else 'tasks'}")
+    click.echo(f"{called} {done}: {counted(live, 'task')}")
     return 0
 
 

@@ -11,7 +11,7 @@ import click
 from wattherd.cli.output import show
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
-from wattherd.units import show_seconds
+from wattherd.units import counted, show_seconds
 
 SORT: Callable[[Any], Any] = click.option(
     "--sort", "by", default="", metavar="FIELD", help="A field of -o json; -FIELD: greatest first."
@@ -240,7 +240,7 @@ def _holder(one: Mapping[str, Any]) -> str:
     from datetime import datetime
 
     watts = "" if one["watts"] is None else f" ({one['watts']:,.0f} W)"
-    held = f"{one['id']} holds {one['gpus']} GPU{'' if one['gpus'] == 1 else 's'}{watts}"
+    held = f"{one['id']} holds {counted(one['gpus'], 'GPU')}{watts}"
     if one["until"] is None:
         return f"{held}; until when is not known"
     end = datetime.fromisoformat(one["until"]).astimezone()

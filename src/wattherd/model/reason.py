@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from wattherd.model.quick import maker, quick
-from wattherd.units import show_ahead
+from wattherd.units import show_ahead, singular
 
 
 class ReasonCode(StrEnum):
@@ -88,7 +88,7 @@ class Reason:
     def text(self, now_s: float | None = None) -> str:
         """One line for people at `now_s`, or at the time the reason was given."""
         parts = [
-            f"{name} {min(value, _MOST):g} {self.unit}".rstrip()
+            f"{name} {min(value, _MOST):g} {self._unit(value)}".rstrip()
             for name, value in (
                 ("asked", self.asked),
                 ("in use", self.in_use),
@@ -102,6 +102,9 @@ class Reason:
             left_s = self.due_s - (self.since_s if now_s is None else now_s)
             helps = f"{helps} {show_ahead(left_s)}".lstrip()
         return f"{self.code}{facts}{f' ({helps})' if helps else ''}"
+
+    def _unit(self, value: float) -> str:
+        return singular(self.unit) if value == 1 else self.unit
 
 
 make_reason = maker(Reason)

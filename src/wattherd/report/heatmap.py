@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from wattherd.report.cluster import MapColumn, ModelPanel, columns
 from wattherd.report.svg import Element, Frame, boxes, document, label, number, text_width
 from wattherd.report.theme import HEAT_STEPS
+from wattherd.units import counted
 
 MOST_COLUMNS = 1600
 CPU_BAR = 3.0
@@ -121,13 +122,9 @@ def _rows(panel: Panel, pitch: float) -> list[_Row]:
 def panel_title(panel: Panel) -> str:
     """`G2: 549 nodes, 4,392 GPUs, 96.1 % used`."""
     return (
-        f"{panel.model}: {_count(panel.nodes, 'node')}, {_count(panel.gpus, 'GPU')}, "
+        f"{panel.model}: {counted(panel.nodes, 'node')}, {counted(panel.gpus, 'GPU')}, "
         f"{100 * panel.used:.1f} % used"
     )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def draw_panel(panel: Panel, pitch: float, key: str) -> Element:

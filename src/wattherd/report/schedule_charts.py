@@ -38,7 +38,7 @@ from wattherd.report.timeline import (
     time_ends,
     time_unit,
 )
-from wattherd.units import show_seconds
+from wattherd.units import counted, show_seconds
 
 # --- The Gantt chart of a simulated run: a row per job, waiting as a line, running as a bar.
 #
@@ -134,7 +134,7 @@ def _key(stretches: Sequence[Stretch], frame: Frame) -> list[Element]:
     sizes = sorted({1, max(most // 2, 1), most})
     found, at, y = [], frame.x_range[0], frame.top - 12
     for size in sizes:
-        text = f"{size} GPU" + ("s" if size > 1 else "")
+        text = counted(size, "GPU")
         box = [(at, y - 5, 14.0, 10.0)]
         found += [boxes(box, f"cells h{_shade(size, most)}"), label(text, at + 19, y)]
         at += 34 + text_width(text, frame.font)

@@ -10,7 +10,7 @@ from wattherd.engine.power.account import PowerAccount
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import ReasonCode
-from wattherd.units import show_exact_watts
+from wattherd.units import counted, show_exact_watts
 
 
 def notes_at_work(core: Core, named: Container[str]) -> list[str]:
@@ -29,7 +29,7 @@ def notes_at_work(core: Core, named: Container[str]) -> list[str]:
     ]
     notes += _never(lacks, waiting, "waiting", "no stated or announced budget is as high")
     if rises:
-        notes.append(f"{_count(rises, 'job')} will wait until an announced higher budget begins")
+        notes.append(f"{counted(rises, 'job')} will wait until an announced higher budget begins")
     return notes
 
 
@@ -93,14 +93,10 @@ def _never(lacks: Sequence[_Lack], total: int, what: str, why: str) -> list[str]
     if not lacks:
         return []
     least, most = min(lacks, key=lambda one: one[1]), max(lacks, key=lambda one: one[1])
-    of = f"{len(lacks)} of {_count(total, f'{what} job'.strip())} can never run"
+    of = f"{len(lacks)} of {counted(total, f'{what} job'.strip())} can never run"
     needs = f"{least[0]} needs at least {show_exact_watts(least[1])}{least[3].removeprefix('W')}"
     if len(lacks) > 1:
         needs = f"the least, {needs}; the most, {most[0]}, {show_exact_watts(most[1])}"
     return [
         f"{of}: {needs}; the budget is {show_exact_watts(max(one[2] for one in lacks))} ({why})"
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -28,7 +28,7 @@ from wattherd.model.command import (
 from wattherd.model.event import Event, JobSubmitted
 from wattherd.spelling import hint_for
 from wattherd.store.event_log import digest
-from wattherd.units import show_ahead
+from wattherd.units import counted, show_ahead
 from wattherd.workload.scenario import validated
 
 SCHEMA = "wattherd.explain/1"
@@ -141,7 +141,7 @@ def _asks(event: JobSubmitted) -> str:
     widths = ""
     if spec.least_width != spec.most_width:
         widths = f" at widths {spec.least_width} to {spec.most_width}"
-    return f"{spec.gpus} GPUs{widths} in queue {spec.queue}"
+    return f"{counted(spec.gpus, 'GPU')}{widths} in queue {spec.queue}"
 
 
 def explain_document(account: JobStory, policy: str) -> Mapping[str, Any]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wattherd.kube.account.fleet import Ints, Mask, NodeFleet
-from wattherd.kube.facts.finding import PodFinding, counted
+from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.kube.facts.topology_wish import Level, TopologyWish
 from wattherd.kube.facts.workload import WorkloadPod
 from wattherd.model.reason import ReasonCode
+from wattherd.units import counted
 
 _NOWHERE = -1
 MayGo = Callable[[WorkloadPod], Mask]

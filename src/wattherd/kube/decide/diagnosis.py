@@ -18,22 +18,14 @@ from wattherd.engine.placement.state import ClusterState
 from wattherd.kube.account.chooser import Chooser
 from wattherd.kube.account.eligibility import Eligible
 from wattherd.kube.account.fleet import Mask, NodeFleet
-from wattherd.kube.facts.finding import (
-    ADVICE,
-    PodFinding,
-    counted,
-    cpus,
-    gpus,
-    memory,
-    watts_down,
-    watts_up,
-)
+from wattherd.kube.facts.finding import ADVICE, PodFinding, cpus, gpus, memory, watts_down, watts_up
 from wattherd.kube.facts.node_filter import has_wishes, host_ports
 from wattherd.kube.facts.pod_request import PodRequest
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.kube.facts.workload import WorkloadPod
 from wattherd.model.reason import ReasonCode
 from wattherd.model.request import Request
+from wattherd.units import counted
 
 # --- What nodes that are large enough have too little of just now: devices, then what is beside
 # them.

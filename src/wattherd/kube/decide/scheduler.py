@@ -69,7 +69,7 @@ from wattherd.kube.facts.core_config import (
     planned_caps_w,
 )
 from wattherd.kube.facts.domain_tree import DomainTree
-from wattherd.kube.facts.finding import PodFinding, counted
+from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.node_facts import NodeFacts, node_facts
 from wattherd.kube.facts.node_filter import Neighbour, Volumes, has_wishes
 from wattherd.kube.facts.orders import Order, StopPods
@@ -84,6 +84,7 @@ from wattherd.model.reason import ReasonCode
 from wattherd.policy.contract import Planner
 from wattherd.policy.queue.turns import QueueRules
 from wattherd.policy.schedule.gang import PATIENCE_S, Gang
+from wattherd.units import counted
 
 OVER = frozenset({"Succeeded", "Failed"})
 

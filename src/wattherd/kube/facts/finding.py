@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.model.reason import ReasonCode
+from wattherd.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,16 @@ ADVICE = {
 """What would help against a refusal that needs no numbers."""
 
 
-def counted(count: int, thing: str) -> str:
-    """As in `1 GPU`, `4 GPUs`."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
 def gpus(milli: int) -> str:
     """Whole GPUs by number, parts in thousandths."""
     if milli and milli < 1000:
         return f"{milli}/1000 of a GPU"
-    return f"{milli / 1000:g} GPU{'' if milli == 1000 else 's'}"
+    return counted(milli / 1000, "GPU")
 
 
 def cpus(milli: int) -> str:
     """As in `1 CPU`, `0.5 CPUs`."""
-    return f"{milli / 1000:g} CPU{'' if milli == 1000 else 's'}"
+    return counted(milli / 1000, "CPU")
 
 
 def memory(mib: int) -> str:

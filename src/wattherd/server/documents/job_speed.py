@@ -11,6 +11,7 @@ from wattherd.estimate.job_rate import JobRate, RateSource
 from wattherd.estimate.learned_rates import JobSpeed, LearnedRates, WayRun
 from wattherd.model.job import JobSpec
 from wattherd.policy.schedule.ordered import Ordered
+from wattherd.units import counted
 
 OWN, KIND = "this job", "its kind"
 """Of whom a row was measured."""
@@ -115,7 +116,7 @@ def _sentences(core: Core, told: Mapping[str, Any]) -> Iterator[str]:
 def _model(one: Mapping[str, Any]) -> str:
     """`fast, 4.0 x, learned from its kind (2 jobs)`."""
     jobs = one["of_jobs"] if one["source"] == RateSource.LEARNED_KIND else 0
-    count = f" ({jobs} job{'' if jobs == 1 else 's'})" if jobs else ""
+    count = f" ({counted(jobs, 'job')})" if jobs else ""
     return f"{one['gpu_model']}, {one['times']:.3g} x, {one['source']}{count}"
 
 
@@ -125,8 +126,8 @@ def _measured(row: Mapping[str, Any], kind: str) -> str:
     nodes = "" if row["nodes"] == 1 else f" on {row['nodes']} nodes"
     cap = "" if row["cap_w"] is None else f", capped at {row['cap_w']:,.3g} W"
     of_kind = row["of"] == KIND
-    many = "" if row["count"] == 1 else "s"
-    whose = f"{row['count']} job{many} of kind `{kind}`" if of_kind else f"{row['count']} windows"
+    jobs, windows = counted(row["count"], "job"), counted(row["count"], "window")
+    whose = f"{jobs} of kind `{kind}`" if of_kind else windows
     return (
         f"measured: {row['step_s']:,.3g} s a step on {row['gpus']} {row['gpu_model']}"
         f"{nodes}{split}{cap} ({whose})"

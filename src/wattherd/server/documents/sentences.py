@@ -16,7 +16,7 @@ from wattherd.engine.jobs.record import StoryLine
 from wattherd.model.reason import StopReason
 from wattherd.server.journal.succession import BEGINS_ANEW, TAKEN_OVER
 from wattherd.server.journal.timeline import SYSTEM, DecisionEntry
-from wattherd.units import show_ahead, show_exact_watts, show_seconds
+from wattherd.units import counted, show_ahead, show_exact_watts, show_seconds
 
 Document = Mapping[str, Any]
 NAMED = 4
@@ -187,7 +187,7 @@ def _unnamed(one: DecisionEntry) -> str:
 def _submitted(event: Document, who: str) -> str:
     job = event["job"]
     count = int(job.get("gpus", 0))
-    asks = f"{count} GPU{'' if count == 1 else 's'} in queue {job.get('queue', 'default')}"
+    asks = f"{counted(count, 'GPU')} in queue {job.get('queue', 'default')}"
     return f"{who or job.get('user') or 'Somebody'} submitted {job['id']}, which asks for {asks}"
 
 
@@ -227,7 +227,7 @@ def _announced(event: Document, who: str) -> str:
 
 def _limited(event: Document, who: str) -> str:
     most = event.get("most_gpus")
-    limit = "as many GPUs as it likes" if most is None else f"{most} GPUs at most"
+    limit = "as many GPUs as it likes" if most is None else f"{counted(most, 'GPU')} at most"
     return f"{who or 'The service'} let tenant {event['tenant'] or 'without a name'} hold {limit}"
 
 

@@ -32,6 +32,7 @@ from wattherd.server.web.app_access import opens
 from wattherd.server.web.cluster import summed
 from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.picture import HALF, TwoThemePicture, picture
+from wattherd.units import counted
 
 # --- Loss and throughput of a job as it reported them; restarts and changes of width are marked.
 
@@ -81,7 +82,7 @@ def _names(attempts: Iterable[int], gpus: Mapping[int, int]) -> dict[int, str]:
         width = gpus.get(attempt)
         text = f"run {attempt}"
         if width is not None:
-            text += f", {width} GPU{'' if width == 1 else 's'}"
+            text += f", {counted(width, 'GPU')}"
             text += f" (before: {before})" if before not in (None, width) else ""
             before = width
         found[attempt] = text

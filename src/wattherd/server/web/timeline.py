@@ -20,6 +20,7 @@ from wattherd.server.web.page_source import PageSource
 from wattherd.server.web.paging import paged
 from wattherd.server.web.picture import TALL, picture
 from wattherd.server.web.render import show_w
+from wattherd.units import counted
 
 SPANS_S = {"2m": 120.0, "10m": 600.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0}
 ROWS = 40
@@ -183,5 +184,5 @@ def _moments(decisions: list[DecisionEntry], begin_s: float) -> list[DecisionEnt
 def _tip(said: ToldDecision) -> str:
     """What happened, and the first order."""
     left = len(said.orders) - 1
-    more = f" {left} more order{'' if left == 1 else 's'}." if left > 0 else ""
+    more = f" {counted(left, 'more order')}." if left > 0 else ""
     return " ".join((said.happened, *said.orders[:1])) + more
