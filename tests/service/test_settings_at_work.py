@@ -196,7 +196,7 @@ def test_what_no_configuration_names_outlives_a_restart_with_another_policy(tmp_
 
 NONSENSE: tuple[Any, ...] = (
     "", "capcity", "-1", "-5W", "0", "1e999W", "nan", "\0", "nosuch://x", "/dev/null/x", "/proc/x",
-    "99999999999", "9 parsecs", "drf:", ":", "..", "[]", "tiresias-gittins", "ipmi:", "schedule:/x",
+    "99999999999", "9 parsecs", "drf:", ":", "..", "[]", "tiresias@yarn", "ipmi:", "schedule:/x",
 )  # fmt: skip
 HARMLESS = {"state"}
 """Another state folder is none of this one's."""

@@ -54,15 +54,15 @@ def _schedulers() -> list[dict[str, Any]]:
             "name": name,
             "about": told[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
-            "shells": _shells(name, everywhere=name in everywhere, live=name in live),
+            "shells": _shells(everywhere=name in everywhere, live=name in live),
         }
         for name in names
     ]
 
 
-def _shells(name: str, *, everywhere: bool, live: bool) -> list[str]:
-    """Kubernetes has what any simulation has; a service knows no lengths, and learns the rest."""
-    able = {"sim": True, "local": live and name != "tiresias-gittins", "kube": everywhere}
+def _shells(*, everywhere: bool, live: bool) -> list[str]:
+    """Kubernetes has what any simulation has, a service besides what learns from its jobs."""
+    able = {"sim": True, "local": live, "kube": everywhere}
     return [shell for shell in SHELLS if able[shell]]
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.learned_restarts import RestartTime
+from wattherd.estimate.learned_services import PastServices
 from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
@@ -176,6 +177,10 @@ class View(Protocol):
 
     def restart_time(self, job: JobView) -> RestartTime:
         """What a restart costs a job; a prior where nothing was learned."""
+        ...
+
+    def past_services(self) -> PastServices:
+        """How much service jobs had received when they ended, as far as it was learned."""
         ...
 
     @property

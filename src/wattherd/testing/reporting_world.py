@@ -80,6 +80,8 @@ class ReportingWorld:
     """By job: when it was started, on how many GPUs."""
     ended_s: dict[str, float] = field(default_factory=dict)
     stories: dict[str, list[str]] = field(default_factory=dict)
+    lived: list[tuple[Event, list[Command]]] = field(default_factory=list)
+    """All that the core heard and what it said to that."""
     _done: dict[str, float] = field(default_factory=dict)
     _runs: dict[str, _Run] = field(default_factory=dict)
     _wakes: dict[str, float] = field(default_factory=dict)
@@ -137,6 +139,7 @@ class ReportingWorld:
 
     def _hand(self, event: Event) -> None:
         commands = self.core.handle(event)
+        self.lived.append((event, commands))
         if commands or not isinstance(event, JobProgressed):
             validate(self.core)
             for name, job in self.core.jobs.items():

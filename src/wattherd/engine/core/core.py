@@ -444,10 +444,9 @@ class Core:
                 raise Bug(f"the core knows no run event {type(event).__name__}")
 
     def _note_training(
-        self,
-        job: JobRecord,
+        self, job: JobRecord,
         event: JobProgressed | JobMeasured | BatchApplied | JobDrew | DemandMeasured | RankLagged,
-    ) -> None:
+    ) -> None:  # fmt: skip
         match event:
             case JobProgressed():
                 job.progress = event.progress
@@ -488,6 +487,7 @@ class Core:
         self._give_back(job)
         if event.exit_code == 0:
             trigger = Trigger.SUCCEED
+            self.speeds.succeeded(job, self.config)
         elif event.exit_code == EXIT_REQUEUE or then is not Trigger.REQUEUE:
             # A cancelled or held job that is killed because it will not stop has not failed.
             trigger = then

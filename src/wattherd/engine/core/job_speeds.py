@@ -1,8 +1,9 @@
 """What the core learns of the jobs that run, and what it tells planners of it.
 
-Three things: how fast jobs are in which way of running, how many steps they still have to do, and
-what a restart costs them. No watts follow from them, and nothing that is safe or not: a report
-moves what planners believe of jobs of its own kind, and that alone.
+Four things: how fast jobs are in which way of running, how many steps they still have to do, what
+a restart costs them, and how much service they had received when they ended. No watts follow from
+them, and nothing that is safe or not: a report moves what planners believe of jobs of its own kind,
+and that alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.learned_rates import LearnedRates, WayRun
 from wattherd.estimate.learned_restarts import PRIOR, LearnedRestarts, RestartTime
+from wattherd.estimate.learned_services import LearnedServices, PastServices
 from wattherd.estimate.learned_steps import LearnedSteps, StepsLeft
 from wattherd.model.cluster import ClusterSpec
 
@@ -26,7 +28,7 @@ from wattherd.model.cluster import ClusterSpec
 # and a core that takes over has it. Speeds are steps by the core's own clock; the rate that a job
 # tells of itself (`rate_per_s`) is any program's word, and is not learned from.
 class JobSpeeds:
-    """Hears what runs report; `learned`, `steps` and `restarts` are all that follows from it."""
+    """Hears what runs report and that they end; its parts are all that follows from it."""
 
     def __init__(self, live: Mapping[str, JobRecord]) -> None:
         """Nothing is known; `live` are the jobs that are not over, by id."""
@@ -34,6 +36,7 @@ class JobSpeeds:
         self.learned = LearnedRates()
         self.steps = LearnedSteps()
         self.restarts = LearnedRestarts()
+        self.services = LearnedServices()
 
     def heard(
         self, job: JobRecord, config: CoreConfig, now_s: float,
@@ -66,10 +69,16 @@ class JobSpeeds:
             job.id, kind, job.attempt, way, job.progress, now_s, relative=relative(job)
         )
 
+    def succeeded(self, job: JobRecord, config: CoreConfig) -> None:
+        """A job has come to its end; what it held is given back and booked."""
+        if config.learns:
+            self.services.ended(job.spec.tenant, job.attained_gpu_s)
+
     def of_jobs(self, live: Mapping[str, JobRecord]) -> JobSpeeds:
         """The same for a core that takes over: `live` are its jobs."""
         taken = JobSpeeds(live)
         taken.learned, taken.steps, taken.restarts = self.learned, self.steps, self.restarts
+        taken.services = self.services
         return taken
 
     def told(self, config: CoreConfig, now_s: float) -> ToldOfJobs:
@@ -102,6 +111,10 @@ class ToldOfJobs:
             return None
         held_since_s = job.held_since_s if job.active else None
         return self.speeds.steps.left(job_id, self.now_s, held_since_s)
+
+    def past_services(self) -> PastServices:
+        """How much service jobs had received when they ended."""
+        return self.speeds.services.known()
 
     def restart_time(self, job_id: str) -> RestartTime:
         """What a restart costs a job; a prior where nothing was learned."""

@@ -22,6 +22,7 @@ from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.job_rate import ALIKE, JobRates
 from wattherd.estimate.learned_restarts import PRIOR, RestartTime
+from wattherd.estimate.learned_services import NONE_ENDED, PastServices
 from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
@@ -121,6 +122,10 @@ class CoreView:
     def restart_time(self, job: JobView) -> RestartTime:
         """What a restart costs a job; a prior where nothing was learned."""
         return PRIOR if self.told is None else self.told.restart_time(job.id)
+
+    def past_services(self) -> PastServices:
+        """How much service jobs had received when they ended, as far as it was learned."""
+        return NONE_ENDED if self.told is None else self.told.past_services()
 
     @property
     def rates(self) -> JobRates:

@@ -1,8 +1,9 @@
 """Schedulers of real jobs on a service: those of the preset `none`, and those that learn.
 
 What the others read off a workload or off sample runs, these learn from what jobs report
-(`policy.schedule.live_forecast`). In a simulation they would know nothing, as simulated cores do
-not learn; what is simulated under their names has models of its own (presets).
+(`policy.schedule.live_forecast`), and from how they ended. In a simulation they would know nothing,
+as simulated cores do not learn; what is simulated under their names has models of its own
+(presets).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.ordered import gittins_of_past
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
     SchedulerContext,
@@ -26,6 +28,7 @@ LEARNING: Mapping[str, SchedulerOf] = {
     "aiturbo": plain(lambda _: AITurbo(foresight=LiveForecast())),
     "aiturbo-told": plain(lambda _: AITurbo(foresight=LiveForecast(), sizes_all=False)),
     "optimus": plain(lambda _: OptimusEstimated(foresight=LiveForecast())),
+    "tiresias-gittins": gittins_of_past,
 }
 """Those that act on what the service has learned of its jobs."""
 

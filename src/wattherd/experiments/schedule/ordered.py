@@ -22,6 +22,8 @@ from wattherd.policy.schedule.priorities import (
     Deadline,
     Fifo,
     Gittins,
+    GittinsOfPast,
+    LearnedOrder,
     LeastAttained,
     Order,
     Priority,
@@ -98,7 +100,7 @@ def in_turn(terms: OrderedTerms, order: Order, discipline: Discipline) -> Ordere
     )
 
 
-def preemptive(terms: OrderedTerms, order: Order) -> Ordered:
+def preemptive(terms: OrderedTerms, order: Order, learned: LearnedOrder | None = None) -> Ordered:
     """Who comes earlier in the order takes from those who come later."""
     by_service = bool(order.thresholds_gpu_s)
     rules = RankingRules(
@@ -107,6 +109,7 @@ def preemptive(terms: OrderedTerms, order: Order) -> Ordered:
         cost=terms.cost,
         starve_s=terms.starve_s,
         whole_seconds=terms.whole_seconds and by_service,
+        learned=learned,
     )
     counted = terms.counted and by_service
     return Ordered(
@@ -125,6 +128,13 @@ def _gittins(terms: OrderedTerms, given: SchedulerContext) -> Ordered:
         hint = "use tiresias, which needs no durations"
         raise UserError("needs jobs of known duration", field="--policy", hint=hint)
     return preemptive(terms, Gittins(index=gittins_index(services)))
+
+
+def gittins_of_past(given: SchedulerContext) -> BuiltScheduler:
+    """Chances are told by jobs that have ended; `tiresias` while too few have."""
+    del given
+    planner = preemptive(OrderedTerms(), LeastAttained(), GittinsOfPast())
+    return BuiltScheduler(planner=planner, rigid=True)
 
 
 def _preemptive(order: Order) -> Callable[[OrderedTerms, SchedulerContext], Ordered]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.learned_restarts import RestartTime
+from wattherd.estimate.learned_services import PastServices
 from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.kube.account.fleet import Mask
 from wattherd.kube.decide.diagnosis import Diagnosis
@@ -273,6 +274,9 @@ class _PodView:
 
     def restart_time(self, job: JobView) -> RestartTime:
         return self.view.restart_time(job)
+
+    def past_services(self) -> PastServices:
+        return self.view.past_services()
 
     @property
     def stopped(self) -> Mapping[str, float]:

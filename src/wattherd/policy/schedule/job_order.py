@@ -18,7 +18,7 @@ from wattherd.estimate.restart_cost import FREE, RestartCost, kept
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.eligibility import eligibility_key
-from wattherd.policy.schedule.priorities import JobStanding, Key, Order
+from wattherd.policy.schedule.priorities import JobStanding, Key, LearnedOrder, Order
 
 Line = list[tuple[Key, JobStanding]]
 _FALL, _PROMOTE, _STARVE = 0, 1, 2
@@ -32,7 +32,8 @@ class RankingRules:
     `promote` returns a waiting job to the first queue when it has waited that many times as long
     as it ran (Tiresias' PROMOTEKNOB; 0: never). A job that has waited `starve_s` since it last ran
     comes before all others (None: never). With `whole_seconds` cycles are asked for at whole
-    seconds of service, as Tiresias' simulator does.
+    seconds of service, as Tiresias' simulator does. `learned` says before each plan which order
+    holds from then on, with queues as those of `order`.
     """
 
     order: Order
@@ -41,6 +42,7 @@ class RankingRules:
     promote: float = 0.0
     starve_s: float | None = None
     whole_seconds: bool = False
+    learned: LearnedOrder | None = None
 
 
 _Alarm = tuple[float, int, int, int, float, JobStanding]
@@ -56,6 +58,7 @@ class JobOrder:
     def __init__(self, rules: RankingRules) -> None:
         """Start with no job."""
         self.rules = rules
+        self.order = rules.order
         self.running: dict[str, JobStanding] = {}
         self.lines: dict[int, Line] = {}
         """Waiting jobs by shape, each line in order."""
@@ -77,6 +80,10 @@ class JobOrder:
     def update(self, view: View) -> None:
         """Hear what changed since the last plan, and what time has done."""
         now_s = view.now_s
+        if self.rules.learned is not None:
+            self._go_by(self.rules.learned.order(view), now_s)
+            for standing in self.running.values():
+                standing.holds_s = self.rules.learned.hold_s(view, standing.job)
         for job in view.left():
             self._leave(job)
         for job in view.entered():
@@ -85,8 +92,22 @@ class JobOrder:
             _, _, kind, version, _, standing = heapq.heappop(self._alarms)
             if standing.version == version:
                 self._ring(kind, standing, now_s)
-        if self.rules.order.moving:
+        if self.order.moving:
             self._move(now_s)
+
+    def _go_by(self, order: Order, now_s: float) -> None:
+        """Rank all jobs anew where the order is another one, and tell those who wait again why."""
+        if order == self.order:
+            return
+        self.order = order
+        for standing in self.running.values():
+            standing.key = self._key(standing, now_s)
+        for shape, line in self.lines.items():
+            waiting = [standing for _, standing in line]
+            for standing in waiting:
+                standing.key = self._key(standing, now_s)
+                self.fresh[standing.job.id] = standing
+            self.lines[shape] = sorted((one.key, one) for one in waiting)
 
     def _leave(self, job: JobView) -> None:
         standing = self._standings.pop(job.id, None)
@@ -118,7 +139,7 @@ class JobOrder:
         )
         standing.left_s = max(standing.work_s - standing.served_s, 0.0)
         served_gpu_s = standing.served_s * standing.gpus
-        limits = self.rules.order.thresholds_gpu_s
+        limits = self.order.thresholds_gpu_s
         standing.queue = sum(served_gpu_s >= limit for limit in limits)
         standing.turn = self._turn()
         if job.wanted:
@@ -144,7 +165,7 @@ class JobOrder:
                     standing.left_s -= now_s - works_from_s
                 standing.works_from_s = now_s + standing.pause_s
         if self.rules.starve_s is None:
-            self.rules.order.rank(running, now_s)
+            self.order.rank(running, now_s)
         else:
             for standing in running:
                 standing.key = self._key(standing, now_s)
@@ -216,7 +237,7 @@ class JobOrder:
     # Keys and time ------------------------------------------------------------------------------
 
     def _key(self, standing: JobStanding, now_s: float) -> Key:
-        key = self.rules.order.key(standing, now_s)
+        key = self.order.key(standing, now_s)
         if self.rules.starve_s is None:
             return key
         return (0.0, standing.turn) if standing.starved else (1.0, *key)
@@ -234,7 +255,7 @@ class JobOrder:
         heapq.heappush(self._alarms, alarm)
 
     def _foresee_fall(self, standing: JobStanding) -> None:
-        limits = self.rules.order.thresholds_gpu_s
+        limits = self.order.thresholds_gpu_s
         if standing.queue < len(limits) and standing.gpus:
             limit_s = limits[standing.queue] / standing.gpus
             begun_s = standing.since_s - standing.served_s
@@ -265,8 +286,15 @@ class JobOrder:
         insort(self.lines.setdefault(standing.shape, []), (standing.key, standing))
         self.waiting += 1
 
-    def wake_s(self) -> float | None:
-        """When time alone will change the order next."""
+    def wake_s(self, now_s: float) -> float | None:
+        """When time alone will change the order next, or may have done so."""
+        alarm_s, learned = self._alarm_s(), self.rules.learned
+        if learned is None or not (self.order.moving and self.running):
+            return alarm_s
+        look_s = learned.look_s(self.running.values(), now_s)
+        return look_s if alarm_s is None else min(alarm_s, look_s)
+
+    def _alarm_s(self) -> float | None:
         alarms = self._alarms
         while alarms and alarms[0][5].version != alarms[0][3]:
             heapq.heappop(alarms)

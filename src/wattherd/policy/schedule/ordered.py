@@ -157,12 +157,12 @@ class Ordered:
             strict = self.discipline is Discipline.STRICT
             admit_anew(view, draft, lineup, self.anew, self.place, strict=strict)
         _explain(view, draft, lineup)
-        self._ask_for_wake(draft, lineup)
+        self._ask_for_wake(draft, lineup, view.now_s)
 
-    def _ask_for_wake(self, draft: Draft, lineup: JobOrder) -> None:
+    def _ask_for_wake(self, draft: Draft, lineup: JobOrder, now_s: float) -> None:
         """Time changes nothing where nobody waits, unless events cost."""
         if self.wakes and (lineup.waiting or self.rules.cost.every_event):
-            wake_s = lineup.wake_s()
+            wake_s = lineup.wake_s(now_s)
             if wake_s is not None:
                 draft.wake_at(wake_s)
 
@@ -369,7 +369,9 @@ def _explain(view: View, draft: Draft, lineup: JobOrder) -> None:
     if not lineup.fresh:
         return
     total, free = view.gpu_total(), draft.free_gpu_total()
-    order = type(lineup.rules.order).__name__
+    order = type(lineup.order).__name__
+    if lineup.rules.learned is not None:
+        order = lineup.rules.learned.about(view)
     for standing in lineup.fresh.values():
         draft.wait(standing.job, _waits(standing, total, free, order))
     lineup.fresh = {}

@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wattherd.estimate.gittins import GittinsIndex
-from wattherd.policy.contract import JobView
+from wattherd.estimate.learned_services import LEAST_JOBS
+from wattherd.policy.contract import JobView, View
 
 Key = tuple[float, ...]
 
 TIRESIAS_THRESHOLDS_GPU_S = (3250.0, 7200.0)
 """Queue limits of Tiresias' simulator (NSDI'19 artifact), and of those that grew out of it."""
+HOLDS_RESTARTS = 10.0
+"""Restarts of a job for which it keeps its rank: indices fall as jobs run, and those who wait would
+otherwise take turns with those who run at every event."""
+LOOK_S = 10.0
+"""Between two looks at ranks that move while somebody waits, at least."""
 
 
 @dataclass(slots=True)
@@ -28,7 +34,8 @@ class JobStanding:
     it held devices, both at `since_s`, when it last started or stopped; work is done from
     `works_from_s` on, `pause_s` after the start. `queue` and `turn` say where it stands among jobs
     that are queued by service received; a `requeued` one has just fallen to another queue while it
-    runs. `version` voids alarms of an earlier life.
+    runs. For `holds_s` after a start it keeps the rank with which it started, where an order heeds
+    that. `version` voids alarms of an earlier life.
     """
 
     job: JobView
@@ -47,6 +54,7 @@ class JobStanding:
     running: bool = False
     requeued: bool = False
     starved: bool = False
+    holds_s: float = 0.0
     version: int = 0
 
     def remaining_s(self, now_s: float) -> float:
@@ -57,6 +65,26 @@ class JobStanding:
     def service_s(self, now_s: float) -> float:
         """Time for which it held devices."""
         return self.served_s + (now_s - self.since_s if self.running else 0.0)
+
+
+class LearnedOrder(Protocol):
+    """An order that may be another one when more has been learned; asked before each plan."""
+
+    def order(self, view: View) -> Order:
+        """The order now; equal to the last one as long as nothing changes by it."""
+        ...
+
+    def hold_s(self, view: View, job: JobView) -> float:
+        """How long after a start a job keeps the rank with which it started."""
+        ...
+
+    def look_s(self, running: Iterable[JobStanding], now_s: float) -> float:
+        """When time may have changed ranks, while others wait."""
+        ...
+
+    def about(self, view: View) -> str:
+        """What it goes by now, in a few words."""
+        ...
 
 
 class Order(Protocol):
@@ -224,7 +252,11 @@ class LeastAttained(_Still):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gittins:
-    """2D-Gittins, discretised (Tiresias, NSDI'19): within a queue the highest index first."""
+    """2D-Gittins, discretised (Tiresias, NSDI'19): within a queue the highest index first.
+
+    A job that has a hold (`JobStanding.holds_s`) keeps until its end at least the index with which
+    it started.
+    """
 
     index: GittinsIndex
     limits_gpu_s: tuple[float, ...] = TIRESIAS_THRESHOLDS_GPU_S
@@ -243,9 +275,41 @@ class Gittins:
         """By queue, then index, then submission."""
         served_gpu_s = standing.service_s(now_s) * standing.gpus
         index, job = self.index.of(served_gpu_s), standing.job
+        if standing.running and now_s - standing.since_s < standing.holds_s:
+            index = max(index, self.index.of(standing.served_s * standing.gpus))
         return standing.queue, -index, job.spec.submit_s, job.number
 
     def rank(self, running: Iterable[JobStanding], now_s: float) -> None:
         """One by one."""
         for standing in running:
             standing.key = self.key(standing, now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GittinsOfPast:
+    """2D-Gittins by jobs that have ended here; 2D-LAS while too few have (`LearnedServices`)."""
+
+    limits_gpu_s: tuple[float, ...] = TIRESIAS_THRESHOLDS_GPU_S
+
+    def order(self, view: View) -> Order:
+        """By the index that was learned, if there is one."""
+        index = view.past_services().index
+        if index is None:
+            return LeastAttained(limits_gpu_s=self.limits_gpu_s)
+        return Gittins(index=index, limits_gpu_s=self.limits_gpu_s)
+
+    def hold_s(self, view: View, job: JobView) -> float:
+        """Ten of its restarts: at most a tenth of the time of those who take turns is lost."""
+        return HOLDS_RESTARTS * view.restart_time(job).seconds
+
+    def look_s(self, running: Iterable[JobStanding], now_s: float) -> float:
+        """At the end of the first hold, and after a while where one is over."""
+        ends = (one.since_s + one.holds_s for one in running)
+        return max(min(ends, default=0.0), now_s + LOOK_S)
+
+    def about(self, view: View) -> str:
+        """How many ends it is made of, or how many are missing."""
+        past = view.past_services()
+        if past.index is None:
+            return f"as tiresias until {LEAST_JOBS} jobs have succeeded, {past.jobs} so far"
+        return f"Gittins index of {past.of_jobs} jobs that have succeeded"

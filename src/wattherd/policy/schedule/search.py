@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.learned_restarts import RestartTime
+from wattherd.estimate.learned_services import PastServices
 from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
@@ -322,6 +323,9 @@ class _Seen:
 
     def restart_time(self, job: JobView) -> RestartTime:
         return self.view.restart_time(job)
+
+    def past_services(self) -> PastServices:
+        return self.view.past_services()
 
     @property
     def stopped(self) -> Mapping[str, float]:
