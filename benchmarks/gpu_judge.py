@@ -152,6 +152,11 @@ class Run:
             "budgets": [self._budget(told, row) for row in told["budgets"]],
         }  # fmt: skip
 
+    def plain(self) -> list[dict[str, Any]]:
+        """The same of a training that lets nothing be chosen."""
+        told = self.found["plain"]
+        return [self._budget(told, row) for row in told["budgets"]]
+
     def _budget(self, told: Any, row: Any) -> dict[str, Any]:
         """Watts under a budget from 4 s after it was given; steps a second then."""
         from_s, until_s = row["at_s"] + 4.0, row["at_s"] + 18.0
@@ -163,6 +168,8 @@ class Run:
             "budget_w": float(row["budget"].removesuffix("W")),
             "watts": self.watts(from_s, until_s), "most_w_of_1s": max(each),
             "per_s": sum(one["steps"] for one in inside) / lasted_s,
+            "at_first_w": self.watts(row["at_s"] + 2.0, row["at_s"] + 8.0),
+            "at_last_w": self.watts(row["at_s"] + 10.0, row["at_s"] + 18.0),
         }  # fmt: skip
 
 
@@ -206,6 +213,8 @@ def keep(out: Path, folder: Path) -> None:
         kept["call_s"] = {name: one["call_s"] for name, one in found["meters"].items()}
     if "service" in found:
         kept["service"] = _service(found["service"])
+    if "plain" in found:
+        kept["plain"] = _budgets(found["plain"])
     kept = _shifted(kept, zero_s)
     (folder / "found.json").write_text(json.dumps(kept, indent=1) + "\n")
     spans = [(one["on_s"] - 1.0, one["off_s"] + 2.0) for one in kept.get("steps", ())]
@@ -221,6 +230,8 @@ def keep(out: Path, folder: Path) -> None:
         if name == "samples":
             inside = [any(low <= at <= high for low, high in spans) for at in table[:, 0]]
             table = table[inside]
+            if not len(table):
+                continue
         if name == "counters":
             table[:, 3] -= table[0, 3]
         heads = {"counters": "time_s,instant_w,average_w,energy_j", "samples": "time_s,watts",
@@ -239,19 +250,26 @@ def _service(told: Any) -> dict[str, Any]:
     keys = ("gpu_model", "batch", "accumulation", "cap_w", "step_s", "count", "of")
     measured = told["show_after_phases"]["speed"]["measured"]
     return {
-        "own": told["own"],
+        **_budgets(told),
         "learned": [{key: row[key] for key in keys} for row in measured if row["of"] == "this job"],
         "started_s": _unix_s(told["show"]["started"]),
         "finished_s": _unix_s(told["show"]["finished"]),
         "energy_j": told["show"]["energy_j"],
+        "lifted_s": told.get("lifted", {}).get("at_s"),
+        "swings_of_job": _capture({"capture": told["swings_of_job"]}),
+    }  # fmt: skip
+
+
+def _budgets(told: Any) -> dict[str, Any]:
+    shown = ("cap_w", "micro_batch", "watts")
+    return {
+        "own": told["own"],
         "budgets": [
             {"at_s": one["at_s"], "budget": one["budget"],
-             "shown": {key: one["show"][key] for key in ("cap_w", "micro_batch", "watts")}}
+             "shown": {key: one["show"][key] for key in shown}}
             for one in told["budgets"]
         ],
-        "lifted_s": told.get("lifted", {}).get("at_s"),
         "samples": [(_unix_s(one["at"]), one["draw_w"]) for one in told["power"]["samples"]],
-        "swings_of_job": _capture({"capture": told["swings_of_job"]}),
     }  # fmt: skip
 
 
@@ -284,6 +302,8 @@ def tables(folder: Path) -> Iterable[str]:
             yield from _of_meters(run)
         if "service" in found:
             yield from _of_service(run)
+        if "plain" in found:
+            yield from map(_of_budget, run.plain())
         if "spectrum" in found:
             yield from _of_spectrum(run)
         if "checkpoints" in found:
@@ -314,9 +334,13 @@ def _of_service(run: Run) -> Iterable[str]:
                f"| {draw['counter_w']:.0f} |")  # fmt: skip
     told_j, true_j = found["energy_j"], found["counter_j"]
     yield f"\nenergy {told_j:.0f} J, by the counter {true_j:.0f} J: {told_j / true_j - 1:+.1%}"
-    for one in found["budgets"]:
-        yield (f"budget {one['budget_w']:.0f} W: {one['watts']:.0f} W, {one['most_w_of_1s']:.0f} W "
-               f"in the worst second, {one['per_s']:.2f} steps/s")  # fmt: skip
+    yield from map(_of_budget, found["budgets"])
+
+
+def _of_budget(one: dict[str, Any]) -> str:
+    names = ("budget_w", "watts", "most_w_of_1s", "at_first_w", "at_last_w")
+    cells = [f"{one[name]:.0f} W" for name in names]
+    return f"| {' | '.join(cells)} | {one['per_s']:.2f} |"
 
 
 def _of_spectrum(run: Run) -> Iterable[str]:

@@ -10,6 +10,7 @@ Parts, each by itself (one that fails is named in `errors.json`):
 * `meters`: how often each of NVML's counters is renewed, and what a question costs.
 * `steps`: load that begins and ends, and squares of 1 to 5 Hz: when and how much of it shows.
 * `service`: `wattherd serve --measure-only` runs a training; its word beside an independent one.
+* `plain`: a training with long steps that lets nothing be chosen, under two budgets.
 * `spectrum`: micro-batch x accumulation of a transformer, images of a convolutional network, duty.
 * `checkpoints`: a training that writes one every few seconds.
 
@@ -464,6 +465,15 @@ class Service:
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
             return json.load(answer)
 
+    def post(self, path: str) -> None:
+        """Order something by the REST API."""
+        import urllib.request
+
+        order = urllib.request.Request(
+            f"{self.url}/api/v1/{path}", b"{}", {"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(order, timeout=30).close()
+
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -535,6 +545,39 @@ def service(measuring: Measuring) -> dict[str, Any]:
     return found
 
 
+def plain(measuring: Measuring) -> dict[str, Any]:
+    """A training that lets nothing be chosen, with steps of 1.7 s, under two budgets."""
+    found: dict[str, Any] = {"budgets": []}
+    folder = Path(tempfile.mkdtemp(prefix="wattherd-gpu-"))
+    running = Service(folder, *measuring.asked.serve)
+    try:
+        own = folder / "own.json"
+        program = [
+            sys.executable, str(HERE / "gpu_training.py"), "--model",
+            "sleep" if measuring.asked.model == "sleep" else "gpt2-small", "--global-batch", "1024",
+            "--micro", "64", "--seconds", "9", "--tail", "36", "--log", str(own),
+        ]  # fmt: skip
+        job_file = folder / "job.json"
+        job_file.write_text(json.dumps({"name": "plain", "run": " ".join(program), "gpus": 1}))
+        job = str(running.ask("submit", "--file", str(job_file))["id"])
+        _until(lambda: own.exists() or _over(running, job), 90)
+        limit_w = measuring.found.get("card", {}).get("default_limit_mw", 700_000) * 1e-3
+        for part in (0.64, 0.43):
+            budget = f"{limit_w * part:.0f}W"
+            found["budgets"].append({"budget": budget, "at_s": time.time(),
+                                     "answer": running.ask("power", "set", budget)})  # fmt: skip
+            time.sleep(18.0)
+            found["budgets"][-1]["show"] = running.ask("show", job)
+        found["until_s"] = time.time()
+        running.post(f"jobs/{job}/cancel")
+        found["power"] = running.get("power?last=400")
+        found["own"] = json.loads(own.read_text())
+    finally:
+        running.end()
+        found["log"] = (folder / "serve.log").read_text()[-8000:]
+    return found
+
+
 def _rows(path: Path) -> int:
     try:
         return len(json.loads(path.read_text()))
@@ -553,8 +596,8 @@ def _until(true: Callable[[], bool], seconds: float) -> None:
 
 
 PARTS: dict[str, Callable[[Measuring], Any]] = {
-    "card": card, "meters": meters, "steps": steps, "service": service, "checkpoints": checkpoints,
-    "spectrum": spectrum,
+    "card": card, "meters": meters, "steps": steps, "service": service, "plain": plain,
+    "checkpoints": checkpoints, "spectrum": spectrum,
 }  # fmt: skip
 
 

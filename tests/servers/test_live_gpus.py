@@ -167,9 +167,9 @@ def test_limits_are_set_through_a_daemon_where_we_may_not(tmp_path: Path) -> Non
 def test_a_service_that_only_measures_sets_no_limit_whatever_the_budget(tmp_path: Path) -> None:
     service = Service(Driver(tmp_path), tmp_path / "state", ("--measure-only",))
     try:
-        service.gpus.say(123.0)
+        service.gpus.say(250.0)
         job = service.submit("sleep 600", gpus=2)
-        service.until(lambda: service.client.get("power")["draw_w"] == 369.0)
+        service.until(lambda: service.client.get("power")["draw_w"] == 750.0)
         service.client.put("power", {"budget": 400})
         service.until(lambda: service.job(job)["cap_w"] == 200.0)
         row = service.client.get("power")["instruments"][0]

@@ -16,7 +16,7 @@ from wattherd.local.devices import PAUSED_PART
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MEASURED = REPOSITORY / "benchmarks" / "measured" / "h100-2026-11-26"
-NUMBERS = re.compile(r"^\| (samples|instant|average|gpt2-small|resnet18|\d+) \|.*\d")
+NUMBERS = re.compile(r"^\| (samples|instant|average|gpt2-small|resnet18|\d+(?: W)?) \|.*\d")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def section(page: str, title: str) -> str:
     ("page", "title", "least"),
     [
         ("guides/swings.md", "## What NVML tells", 3),
-        ("guides/learned-speed.md", "## Held against one H100", 8),
+        ("guides/learned-speed.md", "## Held against one H100", 12),
         ("concepts/power-prediction.md", "### One H100, measured", 18),
     ],
 )
@@ -68,16 +68,11 @@ def test_rows_of_tables_are_what_the_command_prints(
     assert [row for row in rows if row not in printed] == []
 
 
-def test_budgets_of_the_page_are_those_measured(second: Any) -> None:
-    page = section("guides/learned-speed.md", "## Held against one H100")
-    for one in second.service()["budgets"]:
-        row = (f"| {one['budget_w']:.0f} W | {one['watts']:.0f} W | {one['most_w_of_1s']:.0f} W "
-               f"| {one['per_s']:.2f} |")  # fmt: skip
-        assert row in page
-    told = second.found["service"]
-    cut_s = told["budgets"][1]["at_s"]
-    assert second.watts(cut_s + 1.0, cut_s + 15.0) == pytest.approx(301.0, abs=1.0)
-    assert second.watts(cut_s + 16.0, cut_s + 19.0) == pytest.approx(252.0, abs=6.0)
+def test_budgets_are_kept_within_what_is_said(judge: ModuleType, second: Any) -> None:
+    third = judge.Run(MEASURED / "run-3")
+    for one in (*second.service()["budgets"], *third.plain()):
+        assert one["at_last_w"] < one["watts"] < one["budget_w"]
+        assert one["most_w_of_1s"] < 1.055 * one["budget_w"]
 
 
 def test_a_quota_of_the_processor_kept_no_budget(first: Any) -> None:

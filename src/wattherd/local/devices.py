@@ -105,18 +105,31 @@ class Machine:
         """
         if cap_w is None:
             return 1.0
-        gpu, on_slots = self.gpu, any(one.cpus for one in self.devices)
-        most_w = gpu.max_w if full_w is None else full_w
-        paused_w = gpu.idle_w
-        if on_slots:
-            most_w = min(most_w, gpu.max_w)
-        else:
-            paused_w += PAUSED_PART * (gpu.max_w - gpu.idle_w)
+        most_w = self.gpu.max_w if full_w is None else full_w
+        if self._on_slots:
+            most_w = min(most_w, self.gpu.max_w)
+        paused_w = self._paused_w
         span_w = most_w - paused_w
         if span_w <= 0:
             return 1.0
         part = (cap_w - paused_w) / span_w
         return 1.0 if part >= 1.0 else max(0.0, (1.0 - DUTY_MARGIN) * part)
+
+    def full_w(self, watts: float, duty: float) -> float:
+        """What a device would draw all of the time that draws `watts` at a duty above 0."""
+        paused_w = self._paused_w
+        return paused_w + max(watts - paused_w, 0.0) / duty
+
+    @property
+    def _on_slots(self) -> bool:
+        return any(one.cpus for one in self.devices)
+
+    @property
+    def _paused_w(self) -> float:
+        """What a device draws while the job on it is stopped."""
+        gpu = self.gpu
+        part = 0.0 if self._on_slots else PAUSED_PART
+        return gpu.idle_w + part * (gpu.max_w - gpu.idle_w)
 
 
 def _slot(address: str) -> tuple[int, ...]:

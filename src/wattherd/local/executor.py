@@ -292,6 +292,30 @@ class LocalExecutor:
             if key in self._steerable
         }
 
+    def throttled(self) -> dict[Key, Pace]:
+        """Runs on GPUs whose caps no GPU keeps, and whose micro-batch is their own affair."""
+        with self._lock:
+            runs = {
+                key: one for key, one in self._runs.items()
+                if self._devices.get(key) and key not in self._steerable
+                and (self._caps is None or key in self._by_duty)
+            }  # fmt: skip
+        return {
+            key: Pace(one.duty, one.micro_batch, one.rate_per_s, len(self._devices.get(key, ())))
+            for key, one in runs.items()
+        }
+
+    def draws_in_full(self, key: Key, full_w: float) -> None:
+        """What a run draws per device while it computes all of the time, as measured."""
+        self._full_w[key] = full_w
+        cap_w = self._caps_w.get(key)
+        if cap_w is None:
+            return
+        if self._caps is None:
+            self._limit(key, cap_w)
+        else:
+            self._capper.submit(self._limit, key, cap_w)
+
     def _duty(self, key: Key, cap_w: float | None) -> float:
         """What is left to do for the processor, once the GPUs were told."""
         devices = self._devices.get(key, ())

@@ -53,6 +53,7 @@ from wattherd.server.settings.tenant_accounts import accounts_of
 from wattherd.server.site.deferral import DeferWatch
 from wattherd.server.site.draw_reports import DrawReports
 from wattherd.server.site.fault_watch import FaultWatch
+from wattherd.server.site.full_draws import FullDraws
 from wattherd.server.site.idle_apps import IdleWatch
 from wattherd.server.site.metrics_tally import MetricsTally
 from wattherd.server.site.power_tree import TreeBook
@@ -268,6 +269,7 @@ def _begin(
 
     headroom = Headroom(keeper, machine)
     steering = DrawReports(executor.steered, keeper.tell)
+    full_draws = FullDraws(machine, executor.throttled, executor.draws_in_full)
     tree = TreeBook.of(config.site)
     rates = None if config.rates is None else RatesWatch(config.rates)
     if rates is not None:
@@ -289,6 +291,7 @@ def _begin(
         if sample.read:
             headroom.look(sample.read)
         steering.sampled(sample.at_s, sample.by_job)
+        full_draws.look(sample)
         instruments.limit.hold(sample.budget_w)
 
     meter = DrawMeter(
