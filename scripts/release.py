@@ -55,7 +55,7 @@ def tag_here() -> str | None:
 
 def states_lacking(of: str, kept: Path = STATES) -> list[str]:
     """Files that `scripts/released_state.py` makes of a version and that are not there."""
-    names = [f"v{of}-{part}.tar.xz" for part in ("store", "runs")]
+    names = [f"v{of}-{part}.tar.xz" for part in ("store", "runs", "cluster")]
     return [name for name in names if not (kept / name).exists()]
 
 

@@ -6,7 +6,9 @@
 Writes `vX-store.tar.xz`, `vX-runs.tar.xz` and `vX-cluster.tar.xz` into tests/service/old_states,
 where X is the version of the package; with them what this version itself says of them. A release
 makes them anew (scripts/release.py), and tests/service/test_released_states.py has every later
-version read them all.
+version read them all. Without a cluster at hand, tests/kube/test_released_state.py makes one:
+
+    WATTHERD_LEAVE_STATE=tests/service/old_states pytest tests/kube/test_released_state.py
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ def name_of(part: str, version: str = __version__) -> str:
     return f"v{version}-{part}.tar.xz"
 
 
-PARTS = ("store", "runs")
-"""What every release leaves; the objects of a cluster need one."""
+PARTS = ("store", "runs", "cluster")
+"""What every release leaves; the last one needs a cluster."""
 
 
 class Service:

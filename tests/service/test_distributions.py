@@ -153,8 +153,10 @@ def test_a_tag_that_is_not_the_version_is_refused() -> None:
 
 def test_no_release_is_made_of_a_version_whose_states_are_not_kept(tmp_path: Path) -> None:
     assert release.states_lacking(release.version(None)) == []
-    assert release.states_lacking("9.9.9") == ["v9.9.9-store.tar.xz", "v9.9.9-runs.tar.xz"]
-    (tmp_path / "v9.9.9-runs.tar.xz").touch()
+    parts = ("store", "runs", "cluster")
+    assert release.states_lacking("9.9.9") == [f"v9.9.9-{part}.tar.xz" for part in parts]
+    for part in ("runs", "cluster"):
+        (tmp_path / f"v9.9.9-{part}.tar.xz").touch()
     assert release.states_lacking("9.9.9", tmp_path) == ["v9.9.9-store.tar.xz"]
 
 
