@@ -234,6 +234,43 @@ def test_peak_rates_that_make_no_sense_are_refused(
     assert "hint:" in err
 
 
+def test_a_job_on_matrix_units_is_predicted_by_their_rate(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On an H100 in bf16 that is 15 times the rate at FP32; its small steps leave the GPU idle."""
+    job = ("predict", "--models", str(fitted), "--gpu", "H100-SXM", "--model", "new", "--tdp",
+           "700W", "--set", "batch_size=1", "--set", "flops=68e9", "-o", "json")  # fmt: skip
+
+    def told(*more: str) -> dict[str, Any]:
+        code, out, _ = said(capsys, *job, *more)
+        assert code == 0
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    plain, matrix = told("--precision", "fp32"), told("--precision", "fp16")
+    assert plain["gpu_flops"] == 67e12
+    assert plain["power_w"] == told()["power_w"]
+    assert matrix["gpu_flops"] == 989.4e12
+    assert matrix["power_w"] < plain["power_w"]
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--gpu", "H100", "--precision", "fp16"], "no peak rate is known for H100"),
+        (["--gpu", "L4", "--precision", "fp16", "--peak", "10TFLOPS"], "given already"),
+    ],
+)
+def test_a_precision_that_means_no_rate_is_refused(
+    fitted: Path, capsys: pytest.CaptureFixture[str], more: list[str], problem: str
+) -> None:
+    job = ("predict", "--models", str(fitted), "--model", "new", "--tdp", "72W")
+    code, _, err = said(capsys, *job, *more)
+    assert code == 2
+    assert problem in err
+    assert "hint:" in err
+
+
 def test_intervals_grow_with_strangeness_and_end_at_what_a_device_can_draw(fitted: Path) -> None:
     _, stored = load(fitted)
     for model in filter(None, (stored.model, stored.stranger)):

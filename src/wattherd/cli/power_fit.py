@@ -374,6 +374,11 @@ def refit(
     "--peak", metavar="16.3TFLOPS", help="Peak rate of the GPU type; else the catalogue's."
 )
 @click.option(
+    "--precision",
+    type=click.Choice(["fp32", "tf32", "fp16"]),
+    help="At which the job computes (fp16 for bf16, too): the catalogue's rate for it counts.",
+)
+@click.option(
     "--measured",
     metavar="212W@250W",
     help="What this very job drew on this GPU type, under which cap.",
@@ -389,6 +394,7 @@ def predict(
     cap: str | None,
     given: tuple[str, ...],
     peak: str | None,
+    precision: str | None,
     measured: str | None,
     output: str,
 ) -> None:
@@ -397,7 +403,7 @@ def predict(
     A job that was measured is looked up; what it drew under one cap is carried to another; anything
     else is the model's guess.
     """
-    from wattherd.experiments.power_models.predict import WantedPrediction, predict
+    from wattherd.experiments.power_models.predict import WantedPrediction, peak_at, predict
     from wattherd.units import operations_hz, watts
 
     tdp_w = watts(tdp, field="--tdp")
@@ -407,6 +413,11 @@ def predict(
     values = _given(given)
     if peak is not None:
         values["gpu_flops"] = operations_hz(peak, field="--peak")
+    if precision is not None:
+        if "gpu_flops" in values:
+            raise UserError("the peak rate is given already", field="--precision",
+                            hint="leave out one of the two")  # fmt: skip
+        values["gpu_flops"] = peak_at(gpu, precision)
     job = WantedPrediction(
         gpu=gpu, model=model, tdp_w=tdp_w, cap_w=cap_w, values=values, dataset=dataset,
         once=_measured(measured, tdp_w) if measured else None,

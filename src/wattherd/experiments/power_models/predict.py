@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wattherd.catalog.gpus import near_rates, rates
+from wattherd.catalog.gpus import Precision, near_rates, rates
 from wattherd.errors import UserError
 from wattherd.estimate.power_model import PowerModel, Predicted, between
 from wattherd.estimate.saturation import WORK, derived
@@ -164,6 +164,19 @@ def peak_hint(gpu: str) -> str:
     maybe = near_rates(gpu)
     known = f", or call it {' or '.join(maybe)} if it is one" if maybe else ""
     return f"give it with --peak{known}"
+
+
+def peak_at(gpu: str, precision: str) -> float:
+    """The catalogue's peak rate (operations a second) of a GPU type at fp32, tf32 or fp16.
+
+    Raises:
+        UserError: none is known for that type.
+    """
+    entry = rates(gpu)
+    if entry is None:
+        raise UserError(f"no peak rate is known for {gpu}", field="--precision",
+                        hint=peak_hint(gpu))  # fmt: skip
+    return entry.peak(Precision(precision))
 
 
 def _advice(
