@@ -47,6 +47,9 @@ GOES_WITHIN_S = 8.0
 TOLD_WITHIN_S = 5.0
 ADMITTED_S = 15.0
 """Pods of what Kueue has let in may take so long to be there, and watts count from then on."""
+ANSWERED_S = 4.0
+"""What was let in may be told to try again before its pods are there; they come, and go, then. An
+answer that met a change is given again after two seconds."""
 BUDGETS = {"hall": "now", "rack-0": "of-rack-0"}
 
 
@@ -318,11 +321,11 @@ class Cluster:
         about = {"metadata": {"uid": pod["metadata"]["uid"], "finalizers": left}}
         self.api.call("PATCH", f"{self.path}/{name}", about, kind="application/merge-patch+json")
 
-    def settled(self) -> Seen:
+    def settled(self, quiet_s: float = SETTLED_S) -> Seen:
         """Nobody was bound, told to go or gone for a while."""
         deadline = time.monotonic() + LONG_S
         before, since_s = self._standing(), time.monotonic()
-        while time.monotonic() - since_s < (SETTLED_S if not before[2] else ADMITTED_S):
+        while time.monotonic() - since_s < (quiet_s if not before[2] else ADMITTED_S):
             assert time.monotonic() < deadline, "it never comes to rest"
             time.sleep(EVERY_S)
             now = self._standing()
@@ -395,7 +398,7 @@ class Cluster:
         self.arrive(self.draws.randint(0, 1))
         time.sleep(1.0)
         if isinstance(self.mode, ByQueue):
-            self.settled()  # pods of what was let in, and told since to try again, come and go
+            self.settled(quiet_s=ANSWERED_S)
         stopped, right = look()
         since = self.seen().bound.keys() - before.bound.keys()
         told_of = (stopped, right, answer, self.budgets_w, before.ages(), before.going, since)

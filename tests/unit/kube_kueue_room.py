@@ -28,7 +28,7 @@ from wattherd.kube.facts.orders import Order
 from wattherd.model.request import Request
 from wattherd.testing.builders import a_node as a_machine
 
-RETRY_S, AGAIN_S = 60.0, 2.0
+RETRY_S, AGAIN_S = 1.0, 2.0
 """How long Kueue leaves alone whoever is to try again; when an answer that failed is looked at."""
 PENDING = "Pending"
 ONE = Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000)

@@ -447,3 +447,30 @@ def test_who_has_no_device_left_for_him_gives_his_watts_back_like_others() -> No
         world.write(verdict)
     world.settle()
     assert world.ready == {"a"}
+
+
+def test_nobody_who_runs_goes_for_what_is_reserved_and_not_let_in() -> None:
+    """An answer may take seconds, where the API is slow or the workload has changed meanwhile."""
+    world = World({"": watts_of(1, 4, 3)})
+    world.add_node("a", gpus=4)
+    for name in ("runs", "soon"):
+        world.submit(name, main=1)
+        world.settle()
+        world.run(name, f"{name}-1", "n0")
+    world.submit("first", main=1)  # by its name the most important of three alike
+    world.now_s += 1.0
+    (verdict,) = world.check.plan(world.now_s)
+    assert verdict.state == READY
+    scheduler = world.check.scheduler
+    assert not world.check.verdicts(scheduler.budget("", watts_of(1, 4, 2), world.now_s))
+
+    def answers() -> list[CheckVerdict]:
+        world.now_s += 0.5
+        orders = [*scheduler.plan(world.now_s), *scheduler.curb_orders(world.now_s)]
+        return world.check.verdicts(orders)
+
+    assert not [one for _ in range(40) for one in answers()]
+    world.write(verdict)  # it came through after all: now it counts
+    for one in (one for _ in range(40) for one in answers()):
+        world.write(one)
+    assert world.ready == {"first", "runs"}

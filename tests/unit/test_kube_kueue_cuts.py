@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from kube_kueue_room import KueueRoom, and_of
+from kube_kueue_room import AGAIN_S, KueueRoom, and_of
 from kube_led_room import TOLD_WITHIN_S, seen
 from test_kube_led_cuts import change
 
@@ -50,7 +50,8 @@ def step(room: KueueRoom, ended: set[str], *, unrest: bool = False) -> bool:
         if now != stopped:
             stopped, since_s = now, room.now_s
     room.arrive(room.draws.randint(0, 1))
-    room.run(4.0 * room.slow_s)  # what was let in before the cut was heard is told again
+    # What was let in before the cut was heard is told again, and an answer may meet a change.
+    room.run(4.0 * room.slow_s + 2.0 * AGAIN_S)
     stopped, right = look()
     assert stopped == right, (sorted(stopped), sorted(right), wanted_w, room.story[-60:])
     ended |= room.going()

@@ -361,7 +361,24 @@ class BudgetEnforcer:
                 self.stopping.forget(uid)  # it may stay after all
         if not short or self._are_arriving(short, at_s):
             return []
-        units = units_of(self._stoppable(leaving), self.groups)
+        # What was reserved and is not there draws nothing yet: nobody who runs goes for it. Should
+        # it still come, it is there to be stopped by its rank.
+        absent = [uid for uid, one in self.chooser.fleet.holdings.items() if not one.confirmed]
+        for uid in absent:
+            tally.take(uid)
+        taken = self._fewest(tally, units_of(self._stoppable(leaving), self.groups), at_s, over_mw)
+        for uid in absent:
+            tally.take(uid, -1)
+        return [order for unit in taken for order in self._stop_one(unit, over_mw, at_s)]
+
+    def _fewest(
+        self,
+        tally: EnforcementTally,
+        units: list[StopUnit],
+        at_s: float,
+        over_mw: Mapping[str, int],
+    ) -> list[StopUnit]:
+        """Units without which lowest caps are enough; they are taken from `tally`."""
         taken: list[StopUnit] = []
         for unit in sorted(units, key=lambda unit: self._rank(unit, at_s), reverse=True):
             short = tally.short_mw(over_mw)
@@ -378,7 +395,7 @@ class BudgetEnforcer:
                 self._take(tally, unit)
             else:
                 taken.remove(unit)
-        return [order for unit in taken for order in self._stop_one(unit, over_mw, at_s)]
+        return taken
 
     def _rank(self, unit: StopUnit, at_s: float) -> tuple[Turn, bool, tuple[int, bool, str, str]]:
         """Who is stopped last comes first."""
