@@ -8,17 +8,20 @@ the test.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.power_curve import PowerCurve, prior
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.command import Command, FinishJob, SetCap, StartJob, StopJob, WakeAt
+from wattherd.model.command import Command, Compute, FinishJob, SetCap, StartJob, StopJob, WakeAt
 from wattherd.model.event import (
     CapApplied,
+    Computed,
     Event,
     JobExited,
     JobProgressed,
@@ -53,10 +56,21 @@ class Training:
     per_s: Callable[[int], float]
     restart_s: float = 3.0
     tells: Callable[[float], Told | None] | None = None
+    on: Mapping[str, float] = field(default_factory=dict)
+    """By how much it is faster on a GPU model; 1 on those that are not named."""
 
     def told(self, done: float) -> Told | None:
         """What it says after so many steps."""
         return Told(progress=done, total=self.steps) if self.tells is None else self.tells(done)
+
+
+def _watts(models: Iterable[str]) -> dict[str, GpuModel]:
+    """A model of which the catalogue knows nothing draws what a T4 does."""
+    return {name: GPUS.get(name) or replace(GPUS["T4"], name=name) for name in models}
+
+
+def _curve_of(spec: JobSpec, gpu_model: str) -> PowerCurve:
+    return prior(spec, gpu_model if gpu_model in GPUS else "T4")
 
 
 @dataclass(slots=True)
@@ -64,6 +78,7 @@ class _Run:
     attempt: int
     gpus: int
     since_s: float
+    model: str
 
 
 @dataclass(slots=True)
@@ -74,6 +89,8 @@ class ReportingWorld:
     cluster: ClusterSpec
     trainings: Iterable[Training]
     events: Iterable[Event] = ()
+    computers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Who answers the planner's questions, a second later; nobody: they stay unanswered."""
     core: Core = field(init=False)
     now_s: float = 0.0
     starts: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
@@ -95,7 +112,8 @@ class ReportingWorld:
         self.core = Core(
             CoreConfig(
                 cluster=self.cluster, planner=self.planner, round_s=0.0, learns=True, narrow=True,
-                job_rates=JobRates(models=models, unknown_equal=True),
+                job_rates=JobRates(models=models, unknown_equal=True), gpus=_watts(models),
+                curve_of=_curve_of,
             )
         )  # fmt: skip
         self._jobs = {one.spec.id: one for one in self.trainings}
@@ -153,7 +171,8 @@ class ReportingWorld:
                 self._wakes[command.key] = command.at_s
             case StartJob():
                 gpus = sum(len(one.gpus) for one in command.allocations)
-                self._runs[command.job_id] = _Run(command.attempt, gpus, self.now_s)
+                model = self.cluster.nodes[command.allocations[0].node].gpu_model
+                self._runs[command.job_id] = _Run(command.attempt, gpus, self.now_s, model)
                 self.starts.setdefault(command.job_id, []).append((self.now_s, gpus))
                 who: Any = {"job_id": command.job_id, "attempt": command.attempt}
                 self._put(JobStarted(at_s=self.now_s, **who))
@@ -171,6 +190,14 @@ class ReportingWorld:
             case SetCap():
                 who = {"job_id": command.job_id, "attempt": command.attempt}
                 self._put(CapApplied(at_s=self.now_s, cap_w=command.cap_w, **who))
+            case Compute():
+                if command.kind in self.computers:
+                    result = self.computers[command.kind](command.payload)
+                    self._put(
+                        Computed(
+                            at_s=self.now_s + 1.0, kind=command.kind, key=command.key, result=result
+                        )
+                    )
             case FinishJob():
                 self.ended_s[command.job_id] = self.now_s
             case _:
@@ -181,7 +208,9 @@ class ReportingWorld:
             one = self._jobs[name]
             if self.now_s - run.since_s < one.restart_s:
                 continue
-            done = self._done[name] = self._done.get(name, 0.0) + one.per_s(run.gpus)
+            done = self._done[name] = self._done.get(name, 0.0) + one.per_s(run.gpus) * one.on.get(
+                run.model, 1.0
+            )
             who: Any = {"job_id": name, "attempt": run.attempt}
             told = one.told(done)
             if told is not None:

@@ -9,8 +9,10 @@ as simulated cores do not learn; what is simulated under their names has models 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
-from wattherd.errors import UserError
+from wattherd.errors import ClusterError, UserError
 from wattherd.experiments.schedule.ordered import gittins_of_past
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
@@ -20,15 +22,42 @@ from wattherd.experiments.schedule.scheduler_context import (
 )
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.policy.schedule.aiturbo import AITurbo
+from wattherd.policy.schedule.gavel_goals import FIFO
+from wattherd.policy.schedule.gavel_live import LiveGavel
+from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
+from wattherd.policy.schedule.gavel_solvers import best_solver
 from wattherd.policy.schedule.live_forecast import LiveForecast
 from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
+from wattherd.sim.world import Computer
 from wattherd.spelling import hint_for
+
+
+def _solved(best: str) -> Computer:
+    """By the best solver, and by simplex where that gives up."""
+    first, second = solver(best), solver("highs")
+
+    def answer(payload: Any) -> Any:
+        try:
+            return first(payload)
+        except ClusterError:
+            return second(payload)
+
+    return answer
+
+
+def _gavel(goal: str, given: SchedulerContext) -> BuiltScheduler:
+    """Shares of time on each type of GPUs; programs are solved beside the core (`Compute`)."""
+    del given
+    computers = {} if goal == FIFO else {KIND: _solved(best_solver())}
+    return BuiltScheduler(planner=LiveGavel(goal=goal), computers=computers, rigid=True)
+
 
 LEARNING: Mapping[str, SchedulerOf] = {
     "aiturbo": plain(lambda _: AITurbo(foresight=LiveForecast())),
     "aiturbo-told": plain(lambda _: AITurbo(foresight=LiveForecast(), sizes_all=False)),
     "optimus": plain(lambda _: OptimusEstimated(foresight=LiveForecast())),
     "tiresias-gittins": gittins_of_past,
+    **{f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
 }
 """Those that act on what the service has learned of its jobs."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -57,8 +57,16 @@ class IsolatedTime:
         return totals
 
 
+class TimeAlone(Protocol):
+    """Says how long jobs would take in all, each in an nth of the cluster by itself."""
+
+    def total_s(self, applicants: Sequence[GavelApplicant], gpus: Sequence[int]) -> list[float]:
+        """Past and future seconds of each job."""
+        ...
+
+
 def question(
-    goal: str, applicants: Sequence[GavelApplicant], gpus: Sequence[int], alone: IsolatedTime
+    goal: str, applicants: Sequence[GavelApplicant], gpus: Sequence[int], alone: TimeAlone
 ) -> dict[str, Any]:
     """The payload of `gavel_lp.solve`."""
     payload: dict[str, Any] = {
