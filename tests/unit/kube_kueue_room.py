@@ -10,7 +10,7 @@ again, as `kube/live/kueue.py` does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from wattherd.kube.facts.orders import Order
 from wattherd.model.request import Request
 from wattherd.testing.builders import a_node as a_machine
 
-RETRY_S, AGAIN_S = 1.0, 2.0
+RETRY_S, AGAIN_S = 5.0, 2.0
 """How long Kueue leaves alone whoever is to try again; when an answer that failed is looked at."""
 PENDING = "Pending"
 ONE = Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000)
@@ -83,6 +83,11 @@ class KueueRoom(LedRoom):
             self.check.workload_seen(self._as_told(one), self.now_s)
 
     # What is heard --------------------------------------------------------------------------------
+
+    def _news(self, kind: str, hear: Callable[[], None]) -> None:
+        """Whoever takes over lists what there is, and hears of nothing that was before."""
+        term = self._term
+        super()._news(kind, lambda: hear() if term == self._term else None)
 
     def _pod_heard(self, seen: Pod) -> None:
         self.check.pod_seen(seen, self.now_s)

@@ -474,3 +474,48 @@ def test_nobody_who_runs_goes_for_what_is_reserved_and_not_let_in() -> None:
     for one in (one for _ in range(40) for one in answers()):
         world.write(one)
     assert world.ready == {"first", "runs"}
+
+
+NO_QUOTA = [
+    {"type": "QuotaReserved", "status": "False"},
+    {"type": "Evicted", "status": "True"},
+]
+QUOTA = [{"type": "QuotaReserved", "status": "True"}]
+
+
+def queued_anew(world: World, name: str) -> None:
+    world.change(name, conditions=NO_QUOTA)
+    world.change(name, conditions=QUOTA, admissionChecks=[_state("Pending")])
+
+
+def test_an_answer_to_an_earlier_admission_that_failed_undoes_no_later_one() -> None:
+    world = World({"": watts_of(1, 2, 1)})
+    world.add_node("a", gpus=2)
+    world.submit("first", main=1)
+    world.now_s += 1.0
+    (old,) = world.check.plan(world.now_s)
+    queued_anew(world, "first")
+    world.settle()
+    assert world.ready == {"first"}
+    world.check.not_written(old, world.now_s)
+    world.submit("second", main=1)
+    world.settle()
+    assert world.ready == {"first"}, "there are watts for one"
+    assert world.seats("first") == {"n0"}
+
+
+@pytest.mark.parametrize("news", ["written", "not_written"])
+def test_news_of_an_old_refusal_leaves_nobody_without_an_answer(news: str) -> None:
+    world = World({"": watts_of(1, 2, 0)})
+    world.add_node("a", gpus=2)
+    world.submit("first", main=1)
+    world.now_s += 1.0
+    (old,) = world.check.plan(world.now_s)
+    assert old.state == RETRY
+    queued_anew(world, "first")
+    getattr(world.check, news)(old, world.now_s)
+    scheduler = world.check.scheduler
+    for verdict in world.check.verdicts(scheduler.budget("", watts_of(1, 2, 2), world.now_s)):
+        world.write(verdict)
+    world.settle()
+    assert world.ready == {"first"}

@@ -144,6 +144,8 @@ class _Entry:
     pairs: Pairs = field(default_factory=Pairs)
     domains: dict[str, str] = field(default_factory=dict)
     """By pod set, where watts are reserved for it."""
+    answer: CheckVerdict | None = None
+    """What it was told last; news of an earlier answer, or of one to another admission, is old."""
 
     def released(self, uid: str) -> Pod:
         """A stand-in as its pod is, else where it was meant to be."""
@@ -338,6 +340,8 @@ class KueueCheck:
                     pass
         for uid, orders_of in released.items():
             found[uid] = self._ready(self._entries[uid], orders_of)
+        for uid, verdict in found.items():
+            self._entries[uid].answer = verdict
         return list(found.values())
 
     def _ready(self, entry: _Entry, orders: dict[str, ReleasePod]) -> CheckVerdict:
@@ -354,7 +358,7 @@ class KueueCheck:
         """The API server took it."""
         uid = verdict.workload.metadata.uid
         entry = self._entries.get(uid)
-        if entry is None:
+        if entry is None or entry.answer is not verdict:
             return
         if verdict.state == READY:
             domains = {
@@ -367,7 +371,9 @@ class KueueCheck:
     def not_written(self, verdict: CheckVerdict, at_s: float) -> None:
         """It did not, and will not: what is known of the workload is gone through again."""
         uid = verdict.workload.metadata.uid
-        known = self._known.get(uid)
+        entry, known = self._entries.get(uid), self._known.get(uid)
+        if entry is None or entry.answer is not verdict:
+            return
         self._leave(uid, at_s)
         if known is not None:
             self.workload_seen(known, at_s)
