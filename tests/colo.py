@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.safety import Breaker, Fleet, Orders, Readings, SafetyConfig, SafetyLoop
+from wattherd.engine.safety.fill import fill
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -657,6 +658,31 @@ def a_day(words: str, faults: str = "", seed: int = 0) -> Day:
     return spend(cage, SafetyLoop(cage.fleet, SafetyConfig(wake_found=False)))
 
 
+def bound(words: str, seed: int = 0) -> float:
+    """The share used by caps that fit at their worst, made of what every node drew a second ago.
+
+    They act at once and are shared max-min fair, which leaves no watt that a node was seen to want;
+    what nodes will want next is all that is not known. Only of days whose nodes draw nothing beside
+    their GPUs.
+    """
+    cage = a_cage(words, "", seed)
+    fleet, steps = cage.fleet, cage.steps
+    demand_w = np.minimum(cage.demand_w, fleet.max_w)
+    demand_w = np.where(np.arange(steps)[:, None] * DT_S < cage.plugged_s, 0.0, demand_w)
+    second_w = demand_w.reshape(SECONDS, STEPS, -1)
+    level_w, could_w = (np.zeros((SECONDS, fleet.feeds + 1)) for _ in range(2))
+    for second in range(SECONDS):
+        beside_w = fleet.tree.sums(cage.other_w[second * STEPS])
+        budget_w = cage.limit_w[second] - beside_w
+        seen_w = np.maximum(second_w[max(second - 1, 0)].mean(axis=0), fleet.floor_w)
+        cap_w = fill(fleet, budget_w, fleet.floor_w, seen_w)
+        cap_w = fill(fleet, budget_w, cap_w, fleet.max_w)
+        drawn_w = np.minimum(second_w[second], cap_w).mean(axis=0)
+        level_w[second] = fleet.levels(drawn_w) + beside_w
+        could_w[second] = fleet.levels(second_w[second].mean(axis=0)) + beside_w
+    return Day(cage, level_w, could_w).used()
+
+
 def as_row(name: str, day: Day) -> str:
     """Of the page's tables, but for whether that is held."""
     bad = day.above()
@@ -667,11 +693,14 @@ def as_row(name: str, day: Day) -> str:
 
 
 def main(asked: list[str]) -> None:
-    """Print the rows of all days, or of `faults`, `pairs`, or the days named."""
+    """Print the rows of all days, or of `faults`, `pairs`, `bound`, or the days named."""
     if asked[:1] == ["faults"]:
         for fault in asked[1:] or FAULTS:
             for words in BENEATH:
                 print(as_row(f"{words}` | `{fault}", a_day(words, fault)), flush=True)
+    elif asked[:1] == ["bound"]:
+        for words in asked[1:]:
+            print(f"| `{words}` | {100 * bound(words):.1f} |", flush=True)
     elif asked[:1] == ["pairs"]:
         for one, two in itertools.combinations(FAULTS, 2):
             day = a_day("parts-beside+fans", f"{one}+{two}")

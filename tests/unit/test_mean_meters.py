@@ -5,7 +5,9 @@ True draw is known here, means are taken over a plain list of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,7 +35,7 @@ def flat(second: int) -> float:
 def watch(
     window_s: int, board_w: Callable[[int], float], other_w: Callable[[int], float],
     *, seconds: int = 300, every_s: int = 1, whose: Fleet | None = None,
-    noise: float = 0.001,
+    noise: float = 0.001, meter: Callable[[list[float]], float] | None = None,
 ) -> tuple[MeanMeters, list[tuple[int, float, float]]]:  # fmt: skip
     """What it makes of a feed's meter: (second, truth, what it says of now)."""
     whose = fleet() if whose is None else whose
@@ -46,7 +48,8 @@ def watch(
         # A meter whose last digit never flickers would be taken for frozen.
         truth.append(BOARDS * true_w * (1 + 2e-4 * rng.standard_normal()) + other_w(second))
         if second % every_s == 0:
-            told = (sum(truth[-window_s:]) / window_s, float(second))
+            told_w = sum(truth[-window_s:]) / window_s if meter is None else meter(truth)
+            told = (told_w, float(second))
         readings = Readings(
             now_s=float(second), draw_w=boards_w, draw_at_s=np.full(BOARDS, float(second)),
             cap_w=np.full(BOARDS, 400.0), feed_w=np.array([told[0]]), feed_at_s=np.array([told[1]]),
@@ -64,6 +67,42 @@ def test_a_meter_of_means_is_found_out_and_tells_of_now(window_s: int, every_s: 
     # Some seconds after the second step: the plain mean would be off by up to 760 of 1820 W.
     late = [abs(says - true) / true for second, true, says in story if second > 205]
     assert max(late) < 0.02
+
+
+@pytest.mark.parametrize("hold_s", [8, 20, 25])
+def test_a_meter_that_decays_is_found_out_and_tells_of_now(hold_s: int) -> None:
+    """A low-pass of the first order, as PDUs have them for their displays."""
+    past: list[float] = []
+
+    def told(truth: list[float]) -> float:
+        was = past[-1] if past else truth[-1]
+        past.append(was + (truth[-1] - was) * (1 - math.exp(-1 / hold_s)))
+        return past[-1]
+
+    means, story = watch(1, steps_of_draw, lambda _: 300.0, meter=told)
+    assert means.found[0]
+    assert means.late_s[0] == pytest.approx(hold_s, rel=0.3)
+    late = [abs(says - true) / true for second, true, says in story if second > 215]
+    assert max(late) < 0.05
+
+
+@pytest.mark.parametrize("every_s", [1, 10])
+def test_a_mean_that_began_with_the_loop_is_found_out_before_its_window_is_over(
+    every_s: int,
+) -> None:
+    """As what a query tells of the last minute when its target is new."""
+
+    def cut(second: int) -> float:
+        return 380.0 if second < 4 else 150.0
+
+    def told(truth: list[float]) -> float:
+        since = truth[61:][-60:] or truth[60:]
+        return sum(since) / len(since)
+
+    means, story = watch(60, cut, lambda _: 300.0, meter=told, every_s=every_s, seconds=50)
+    assert means.window_s[0] == 60
+    late = [abs(says - true) / true for second, true, says in story if second > 40]
+    assert max(late) < 0.03
 
 
 def test_a_meter_of_now_is_never_taken_for_one_of_means() -> None:
@@ -113,6 +152,39 @@ def test_a_device_that_was_never_read_hides_means_of_its_own_levels_only(
         means.up_to_now(readings, meters.judge(readings), 0.08)
     assert means.found.tolist() == [True, heard_too, heard_too]
     assert means.window_s[0] == 30
+
+
+class Decaying(Room):
+    """The site's meter forgets by 1/e in 20 s, and has done so before the loop came."""
+
+    shown_w = 3400.0
+
+    def read(self) -> Readings:
+        readings = super().read()
+        self.shown_w += (readings.site_w - self.shown_w) * (1 - math.exp(-1 / 20))
+        return replace(readings, site_w=self.shown_w)
+
+
+def test_what_a_mean_tells_of_the_time_before_the_loop_is_not_waited_for() -> None:
+    room = Decaying(a_fleet(8, 1, site_metered=True, metered=np.array([False])))
+    drawn_w = room.run(a_loop(room.fleet), limits(room.fleet, 1760.0), 150)[:, -1]
+    assert (drawn_w[8:] <= 1760.0).all()
+    assert drawn_w[75:].mean() >= 0.95 * 1760.0
+
+
+@pytest.mark.parametrize("hold_s", [20])
+def test_a_step_of_others_behind_a_meter_that_decays_is_told_within_seconds(hold_s: int) -> None:
+    past: list[float] = []
+
+    def told(truth: list[float]) -> float:
+        was = past[-1] if past else truth[-1]
+        past.append(was + (truth[-1] - was) * (1 - math.exp(-1 / hold_s)))
+        return past[-1]
+
+    _, story = watch(1, steps_of_draw, lambda s: 300.0 + 400.0 * (s >= 260), meter=told)
+    # Seven seconds after it, 30 % of it is on the meter itself.
+    assert all(says >= 0.99 * true for second, true, says in story if second > 266)
+    assert max(says / true for second, true, says in story if second > 216) < 1.15
 
 
 class HalfCounted(Room):

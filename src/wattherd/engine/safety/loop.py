@@ -357,6 +357,7 @@ class SafetyLoop:
             seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
             news_s=news_s, level_news_s=np.where(self._means.found, 0.0, renews_s[size:]),
             late_s=self._means.late_s, own_then_w=self._means.own_then_w,
+            faded_w=self._means.faded_w,
         )  # fmt: skip
         # By the highest caps and not by those in force: draw beyond a cap is news that is acted
         # upon at once, an alarm is what nobody's devices could draw.

@@ -167,6 +167,7 @@ class BaseLoad:
         self._falls_w = np.full((TAKEN, levels), np.nan)
         """Other load (TAKEN, F + 1) if a level's meter told of the look before."""
         self._own_late_w = np.zeros((2 * TAKEN, levels))
+        self._faded_w = np.zeros((2 * TAKEN, levels))
         self._hard_w = np.full((TAKEN, levels), np.nan)
         self._level_w = np.full((TAKEN, levels), np.nan)
         self._recent_w = np.full((2, fleet.size), -np.inf)
@@ -274,12 +275,15 @@ class BaseLoad:
         self, seen: TrustedReadings, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
         ahead_s: float, news_s: float = 0.0, level_news_s: Floats | None = None,
         late_s: Floats | float = 0.0, own_then_w: Floats | None = None,
+        faded_w: Floats | float = 0.0,
     ) -> None:  # fmt: skip
         """Take in a cycle; `counted_w` (N,) is what every device may draw at most.
 
         `ahead_s` is how long the loop takes to answer, `news_s` how seldom meters have news, and
         `level_news_s` (F + 1,) how seldom each level's. `late_s` (F + 1,) is how old what they tell
         of other load is, and `own_then_w` (F + 1,) what devices drew then, NaN where that is now.
+        `faded_w` (F + 1,) is by how much less than at the last look they tell of the time before
+        the first one.
         """
         fleet = self._fleet
         recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
@@ -331,6 +335,7 @@ class BaseLoad:
         # A device that nobody reads swings in its level's draw only.
         devices_w = np.where(complete, self.explained_w, self.drawn_w)
         self._note_swing(devices_w, seen.alarmed, now_s, step_s)
+        self._faded_w = np.vstack((self._faded_w[1:], np.zeros(len(read_w)) + faded_w))
         self._note_switched(unread | seen.alarmed, step_s)
         self._foresee(unread, now_s, ahead_s + late_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
@@ -622,7 +627,7 @@ class BaseLoad:
         with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
         # What is told of both is some looks old, of each another number of them.
         self._own_late_w = np.vstack((self._own_late_w[1:], self.explained_w))
-        moved_w = np.ptp(self._own_late_w, axis=0) * self.slope
+        moved_w = np.ptp(self._own_late_w, axis=0) * self.slope + self._faded_w.max(axis=0)
         self.switched.note(
             self._read_w - with_devices_w, moved_w, self.drawn_w, told=~untold, step_s=step_s
         )
