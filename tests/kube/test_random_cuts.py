@@ -50,6 +50,8 @@ ADMITTED_S = 15.0
 ANSWERED_S = 4.0
 """What was let in may be told to try again before its pods are there; they come, and go, then. An
 answer that met a change is given again after two seconds."""
+MOST_WAITING = 25
+"""Jobs in Kueue's queue: each is refused and tried again every second, for as long as it waits."""
 BUDGETS = {"hall": "now", "rack-0": "of-rack-0"}
 
 
@@ -283,7 +285,8 @@ class Cluster:
 
     def arrive(self, count: int) -> None:
         queue = self.mode.queue if isinstance(self.mode, ByQueue) else ""
-        for _ in range(count):
+        waiting = len(workloads(self.api, self.namespace)) - len(self._let_in()) if queue else 0
+        for _ in range(min(count, max(0, MOST_WAITING - waiting))):
             self.serial += 1
             kinds = ("job", "jobs") if queue else ("bare", "bare", "job", "jobs")
             name, kind = f"w-{self.serial:04d}", self.draws.choice(kinds)
