@@ -412,7 +412,12 @@ class Cuts(RuleBasedStateMachine):
         return over
 
     def must_stop(self, over_w: dict[str, float]) -> set[str]:
-        """By the oracle, pods that are told to go now."""
+        """By the oracle, pods that are told to go now: nobody goes for one that is not there."""
+        over_w = dict(over_w)
+        for uid in self.binds:
+            if uid in self.pods and not (self.node_of(uid) or self.is_released(uid)):
+                for name, watts in self.gives_w(uid).items():
+                    over_w[name] -= watts
         able = [uid for uid in self.pods if self.seat_of(uid) and self.may_be_told(uid)]
         return who_must_stop(over_w, [self.work(uid, self.gives_w(uid)) for uid in able])
 
