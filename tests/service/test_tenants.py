@@ -177,13 +177,23 @@ def asked(tenants: Tenants, who: str, method: str, path: str, body: Any = None) 
         return answer.status, answer.read().decode()
 
 
+def said_once(text: str) -> str:
+    """A problem tells the same word to two kinds of readers; pages are left as they are."""
+    if not text.startswith("{"):
+        return text
+    told = json.loads(text)
+    if told.get("detail") == told.get("error"):
+        told.pop("detail", None)
+    return json.dumps(told)
+
+
 @pytest.mark.parametrize("what", CALLS)
 def test_a_tenant_s_token_cannot(tenants: Tenants, victim: str, array: str, what: str) -> None:
     _, method, path, body = CALLS[what]
     there = path.replace("VICTIM", victim).replace("ARRAY", array)
     status, text = asked(tenants, "mallory", method, there, body)
     assert status in (403, 404), text
-    assert "victor" not in text.replace(there, "").replace("of-victor", "", 1)
+    assert "victor" not in said_once(text).replace(there, "").replace("of-victor", "", 1)
     if method == "GET":
         assert asked(tenants, "admin", method, there)[0] in (
             200,
