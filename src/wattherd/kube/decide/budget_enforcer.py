@@ -363,7 +363,7 @@ class BudgetEnforcer:
             return []
         # What was reserved and is not there draws nothing yet: nobody who runs goes for it. Should
         # it still come, it is there to be stopped by its rank.
-        absent = [uid for uid, one in self.chooser.fleet.holdings.items() if not one.confirmed]
+        absent = [one.uid for one in self.chooser.fleet.reserved]
         for uid in absent:
             tally.take(uid)
         taken = self._fewest(tally, units_of(self._stoppable(leaving), self.groups), at_s, over_mw)
