@@ -49,6 +49,7 @@ GOOD: dict[str, Object] = {
         "Queue", "team", parent="all", guaranteedPercent=40, maximumPercent=60, domain="site"
     ),
     "a queue by weight": an_object("Queue", "team", weight=2, userLimitFactor=1.5),
+    "a queue with a half-life": an_object("Queue", "team", halfLife="1h30m"),
     "a queue of nothing but its name": an_object("Queue", "team"),
 }
 
@@ -116,6 +117,11 @@ BAD: dict[str, tuple[Object, str]] = {
         "give guaranteedPercent or weight, not both",
     ),
     "no weight": (an_object("Queue", "q", weight=0), "spec.weight"),
+    "a half-life of nothing": (
+        an_object("Queue", "q", halfLife="0h0.0s"),
+        "a half-life is above 0s",
+    ),
+    "a half-life without a unit": (an_object("Queue", "q", halfLife="12"), "spec.halfLife"),
 }
 
 

@@ -17,7 +17,7 @@ from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
 NAME = "wattherd-queues"
 LONG_S = 240.0
 QUEUES = {
-    "research": {"guaranteedPercent": 75},
+    "research": {"guaranteedPercent": 75, "halfLife": "5s"},
     "vision": {"parent": "research", "weight": 2},
     "speech": {"parent": "research", "weight": 1},
     "students": {"guaranteedPercent": 25, "maximumPercent": 75},
@@ -97,6 +97,10 @@ def test_queues_lend_take_back_and_tell(plane: ControlPlane, namespace: str) -> 
     wait_until(lambda: bound("vision") == 6, "what was lent is given back", within_s=LONG_S)
     assert bound("students") == 2
     wait_until(lambda: status("research").get("usedGpus") == 6, "the queue above counts them")
+    # Vision holds six; by their half-life of 5 s nearly all of them are known soon, without news.
+    wait_until(lambda: status("vision").get("recentGpus", 0) > 5, "what was held lately is told")
+    assert status("speech")["recentGpus"] == 0
+    assert "recentGpus" not in status("students")
     api.merge(path_of("Queue", "students"), {"spec": {"guaranteedPercent": 50}})
     ready = lambda: condition(api, "Queue", "research")  # noqa: E731
     wait_until(lambda: ready().get("reason") == "Invalid", "too much is promised")

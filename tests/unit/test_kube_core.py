@@ -29,6 +29,7 @@ from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.request import Request
+from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.server.kube.core_choice import core_choice, schedulers
 from wattherd.sim.duration_plant import DurationPlant
@@ -76,7 +77,7 @@ def simulated(
     queues: QueueTree | None,
 ) -> Story:
     cluster = ClusterSpec(tuple(nodes))
-    planner, quota = choice.build(cluster, queues)
+    planner, quota = choice.build(cluster, queues, FadingUse())
     power = choice.power()
     core = Core(CoreConfig(cluster=cluster, planner=planner, quota=quota, round_s=0.0, power=power))
     story = Story(nodes)

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import a_pod, pod_json
-from test_kube_scheduler import WHOLE, World
+from msgspec import UNSET
+from msgspec.structs import replace
+from test_kube_scheduler import WHOLE, World, fleet_of
 
 from wattherd.kube.api.api_objects import decoder
 from wattherd.kube.decide.queue_status import queue_status
+from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.power_kinds import Queue
 from wattherd.kube.facts.power_plan import Word
 from wattherd.kube.facts.queue_plan import DEFAULT, LEAST_PCT, QueuePlan
+from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import exclusive
 
 _QUEUE = decoder(Queue)
@@ -262,3 +266,131 @@ def test_a_rule_about_stopping_others_is_a_change_of_the_queues() -> None:
     plan.queue_seen("a", a_queue("a", **WITHIN))
     assert not plan.state().rules_as(before)
     assert plan.state().preempting == {"a"}
+
+
+# --- what is lent goes to who had least lately --------------------------------------------------
+
+LENT = {
+    "all": {"guaranteedPercent": 100},
+    "a": {"parent": "all", "guaranteedPercent": 50},
+    "b": {"parent": "all", "guaranteedPercent": 25},
+    "c": {"parent": "all", "guaranteedPercent": 25},
+}
+FADING = LENT | {"all": {"guaranteedPercent": 100, "halfLife": "1h"}}
+
+
+class CapacityWorld(World):
+    """Planned by `capacity` of the core."""
+
+    def a_scheduler(self) -> KubeScheduler:
+        return KubeScheduler(fleet_of(self.policy), holder="test", choice=core_choice("capacity"))
+
+
+def begun(world: World, plan: QueuePlan) -> World:
+    world.add_nodes(4)
+    world.scheduler.queues_seen(plan.state())
+    return world
+
+
+def end(world: World) -> None:
+    """All pods that there are end."""
+    for made in list(world.pods.values()):
+        world.delete(made["metadata"]["name"])
+    world.settle()
+
+
+def c_alone_for_an_hour(world: World) -> None:
+    create(world, "c", 8)
+    world.settle()
+    assert placed(world) == {"c": 8}
+    world.now_s += 3600.0
+    end(world)
+
+
+def both_ask(world: World) -> dict[str, int]:
+    """GPUs of b and c, eight pods of each waiting, a's half idle."""
+    for number in range(16):
+        name = "cb"[number % 2]
+        made = pod_json(f"{name}-again-{number}", WHOLE, schedulerName="wattherd")
+        made["metadata"]["labels"] = {"wattherd.dev/queue": name}
+        world.put(made)
+    for _ in range(3):  # what was lent and is not owed to c is not taken back for it either
+        world.settle()
+        world.now_s += 60.0
+    return placed(world)
+
+
+@pytest.mark.parametrize("kind", [World, CapacityWorld])
+def test_half_life_lends_to_who_had_least_lately(kind: type[World]) -> None:
+    world = begun(kind(), a_plan(**LENT))
+    c_alone_for_an_hour(world)
+    assert both_ask(world) == {"b": 4, "c": 4}, "who has least now"
+    world = begun(kind(), a_plan(**FADING))
+    c_alone_for_an_hour(world)
+    assert both_ask(world) == {"b": 6, "c": 2}, "what c is promised, and no more"
+
+
+@pytest.mark.parametrize("kind", [World, CapacityWorld])
+def test_what_was_used_is_known_to_the_next_core(kind: type[World]) -> None:
+    """A node that comes makes another cluster, and a new core of it."""
+    world = begun(kind(), a_plan(**FADING))
+    create(world, "c", 8)
+    world.settle()
+    world.now_s += 3600.0
+    before = world.scheduler.core
+    world.add_nodes(1, gpus=0)
+    world.settle()
+    assert world.scheduler.core is not before
+    end(world)
+    assert both_ask(world) == {"b": 6, "c": 2}
+
+
+def test_what_was_used_is_told_and_known_after_a_restart() -> None:
+    plan = a_plan(**FADING)
+    world = begun(World(), plan)
+    c_alone_for_an_hour(world)
+    figures = world.scheduler.queue_figures()
+    told = {name: queue_status(a_queue(name), plan.state(), figures, 0.0) for name in FADING}
+    assert (told["b"].recent_gpus, told["c"].recent_gpus) == (0.0, 4.0)
+    plan.look(world.now_s + 3600.0)
+    assert plan.state().lately.gpus["c"] == pytest.approx(2.0, abs=0.01), "also without a plan"
+    assert told["all"].recent_gpus is UNSET, "nobody asks how much all had"
+    again = QueuePlan()
+    for name, spec in FADING.items():
+        again.queue_seen(name, replace(a_queue(name, **spec), status=told[name]))
+    later = begun(World(), again)
+    assert both_ask(later) == {"b": 6, "c": 2}
+    lied = replace(a_queue("b", **FADING["b"]), status=replace(told["b"], recent_gpus=1e9))
+    again.queue_seen("b", lied)
+    assert again.state().lately.gpus["b"] < 8, "who plans knows by itself"
+
+
+def test_what_is_promised_above_is_taken_back_whatever_fades_below() -> None:
+    """The research team is owed six, however its own two queues share them."""
+    world = begun(
+        World(),
+        a_plan(
+            research={"guaranteedPercent": 75, "halfLife": "1h"},
+            vision={"parent": "research", "weight": 2},
+            speech={"parent": "research", "weight": 1},
+            students={"guaranteedPercent": 25},
+        ),
+    )
+    create(world, "students", 8)
+    world.settle()
+    create(world, "vision", 6)
+    world.settle()
+    assert placed(world) == {"students": 2, "vision": 6}
+
+
+def test_promises_made_even_keep_their_half_life() -> None:
+    """Three times a third leave nothing for pods without a queue: the largest gives a little."""
+    state = a_plan(a={"halfLife": "1h30m"}, b={}, c={}, d={"parent": "a"}).state()
+    assert state.tree is not None
+    assert state.tree["a"].queue.half_life_s == 5400.0
+    assert state.tree["d"].half_life_s == 5400.0
+
+
+def test_a_half_life_of_nothing_is_no_tree() -> None:
+    state = a_plan(a={"halfLife": "0s"}).state()
+    assert "0 s is no half-life" in state.verdicts["a"].text

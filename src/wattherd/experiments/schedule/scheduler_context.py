@@ -13,6 +13,7 @@ from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import JobSpec
 from wattherd.model.topology import Chain, chains_of
 from wattherd.policy.contract import Planner, Quota
+from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import QueueTree, equal_queues
 from wattherd.policy.schedule.hived import PinnedCell, Shares
@@ -53,6 +54,7 @@ class SchedulerContext:
     `reclaim` None takes nothing back of what queues were lent.
     `cells` without shares give queues that were stated the cells that they are promised; with
     `equal_cells`, those that jobs name are given equal parts, as ever before rules 3.
+    `lately` is what queues held before, where the shell keeps it beside the core.
     `restart_s` is the pause of a restart, where schedulers may reckon with it. `rates` say how fast
     jobs are on which devices.
     """
@@ -64,6 +66,7 @@ class SchedulerContext:
     reclaim: Reclaim | None = field(default_factory=Reclaim)
     cells: Cells = Cells()
     equal_cells: bool = False
+    lately: FadingUse | None = None
     restart_s: float = 0.0
     power_profiles: Profiles = field(default_factory=built_in)
     rates: JobRates = ALIKE

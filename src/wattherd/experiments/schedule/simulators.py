@@ -68,7 +68,7 @@ from wattherd.workload.ps_profile import beliefs
 
 def _capacity(given: SchedulerContext) -> BuiltScheduler:
     tree = given.tree()
-    planner = CapacityScheduler(tree=tree, reclaim=given.reclaim)
+    planner = CapacityScheduler(tree=tree, reclaim=given.reclaim, lately=given.lately)
     return BuiltScheduler(planner=planner, quota=tree, rigid=True)
 
 

@@ -125,7 +125,7 @@ class Extender:
     def queue_figures(self) -> QueueFigures:
         """Who waits and runs of each queue."""
         waiting = [Waiting((member,)) for member in self.onlooker.waiting()]
-        return figures(self._quota.state.tree, waiting, self.fleet, self._pods, self._asks_us)
+        return figures(self._quota.state, waiting, self.fleet, self._pods, self._asks_us)
 
     def pod_seen(self, pod: Pod, at_s: float) -> None:
         """A pod is there, or changed; one that ended gives back what it held.

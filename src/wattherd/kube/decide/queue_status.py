@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.account.pending_pods import Waiting
 from wattherd.kube.api.objects import Pod
@@ -25,17 +27,20 @@ class QueueFigures:
     admitted: Counter[str] = field(default_factory=Counter)
     gpus: Counter[str] = field(default_factory=Counter)
     total: int = 0
+    recent: Mapping[str, float] = field(default_factory=dict)
+    """GPUs that queues held lately, where that decides."""
 
 
 def figures(
-    tree: QueueTree | None,
+    state: QueueState,
     waiting: Iterable[Waiting],
     fleet: NodeFleet,
     pods: Mapping[str, Pod],
     owns: Callable[[Pod], bool],
 ) -> QueueFigures:
     """Of all pods that the scheduler `owns`."""
-    found = QueueFigures(total=sum(facts.spec.gpu_count for facts in fleet.nodes.values()))
+    total, tree = sum(facts.spec.gpu_count for facts in fleet.nodes.values()), state.tree
+    found = QueueFigures(total=total, recent=dict(state.lately.gpus))
     if tree is None:
         return found
     for one in waiting:
@@ -71,6 +76,7 @@ def queue_status(
     used = figures.gpus[name]
     text = f"promised {promised:.3g} of {figures.total} GPUs, at most {most:.3g}"
     verdict = state.verdicts.get(name, PlanVerdict())
+    fades = place is not None and place.half_life_s is not None
     return QueueStatus(
         observed_generation=queue.metadata.generation,
         pending=figures.pending[name],
@@ -78,6 +84,7 @@ def queue_status(
         guaranteed_gpus=round(promised, 3),
         used_gpus=used,
         borrowed_gpus=round(max(0.0, used - promised), 3),
+        recent_gpus=round(figures.recent.get(name, 0.0), 1) if fades else UNSET,
         conditions=dated(
             [ready(verdict, text)], queue.status.conditions, queue.metadata.generation, now_s
         ),

@@ -74,7 +74,7 @@ from wattherd.kube.facts.node_facts import NodeFacts, node_facts
 from wattherd.kube.facts.node_filter import Neighbour, Volumes, has_wishes
 from wattherd.kube.facts.orders import Order, StopPods
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind, group_of
-from wattherd.kube.facts.queue_plan import DEFAULT, USER_WORD, QueueState
+from wattherd.kube.facts.queue_plan import QueueState
 from wattherd.kube.facts.topology_wish import Ladder, TopologyWish, topology_wish
 from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
 from wattherd.model.allocation import Allocation
@@ -82,7 +82,6 @@ from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.event import BudgetChanged, Event, JobReleased, JobSubmitted, Woke
 from wattherd.model.reason import ReasonCode
 from wattherd.policy.contract import Planner
-from wattherd.policy.queue.turns import QueueRules
 from wattherd.policy.schedule.gang import PATIENCE_S, Gang
 from wattherd.units import counted
 
@@ -567,7 +566,7 @@ class KubeScheduler:
         """These queues are in force from now on; what runs stays."""
         self.queues = state
         if self._gang is not None:
-            self._gang.queues = self._rules
+            self._gang.queues = state.rules()
         self._seen_version = -1
         self._dirty = self._freed = True
 
@@ -584,7 +583,7 @@ class KubeScheduler:
     def queue_figures(self) -> QueueFigures:
         """Who waits and runs of each queue."""
         waiting = self._queueing.waiting
-        return figures(self.queues.tree, waiting, self.fleet, self._pods, self.way.is_ours)
+        return figures(self.queues, waiting, self.fleet, self._pods, self.way.is_ours)
 
     def _core_for(self, placer: Placer, at_s: float) -> Core:
         """The core of the cluster as it is; a new one where it is another cluster."""
@@ -628,7 +627,7 @@ class KubeScheduler:
             caps_w = planned_caps_w(world.floors_w, self.choice.curve_of)
             planner, quota = self._gang_planner(self._planned_domains, caps_w), None
         else:
-            scheduler, quota = self.choice.build(world.cluster, world.queues)
+            scheduler, quota = self.choice.build(world.cluster, world.queues, self.queues.lately)
             planner = self._planner = self._core_planner(scheduler, None)
         return chosen_core(
             world,
@@ -644,7 +643,7 @@ class KubeScheduler:
 
     def _gang_planner(self, domains: Domains, caps_w: Mapping[str, float]) -> CorePlanner:
         seating = self._seating(domains, caps_w)
-        self._gang = Gang(seats=seating.at, patience_s=self._patience_s, queues=self._rules)
+        self._gang = Gang(seats=seating.at, patience_s=self._patience_s, queues=self.queues.rules())
         made = self._planner = self._core_planner(self._gang, seating)
         return made
 
@@ -684,18 +683,6 @@ class KubeScheduler:
             self._places_on(planned.fleet),
             lambda one: eligible.preferred(one.pod),
             Diagnosis(chooser, eligible),
-        )
-
-    @property
-    def _rules(self) -> QueueRules | None:
-        tree = self.queues.tree
-        if tree is None:
-            return None
-        return QueueRules(
-            tree=tree,
-            preempting=self.queues.preempting,
-            fallback=DEFAULT,
-            user_word=USER_WORD,
         )
 
     def _told_to_core(self, at_s: float) -> tuple[list[Event], list[Event]]:

@@ -23,6 +23,7 @@ from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.eligibility import Eligibility
 from wattherd.policy.power.contract import PowerPolicy
+from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.tree import QueueTree
 from wattherd.units import plain, watts
 
@@ -184,13 +185,13 @@ class CoreChoice:
     """A scheduler and a power policy of the core, ready to be built; `name` is for people.
 
     Without `build` gangs are planned by priority and placed by the placement policy. Else it makes
-    the planner of a cluster with these queues (None: no Queue objects) and the quota that the guard
-    keeps. `curve_of` are power curves by kind of job. One that `keeps_books` of who has which
-    device is not begun anew beside what runs.
+    the planner of a cluster with these queues (None: no Queue objects), which held so much lately,
+    and the quota that the guard keeps. `curve_of` are power curves by kind of job. One that
+    `keeps_books` of who has which device is not begun anew beside what runs.
     """
 
     name: str
-    build: Callable[[ClusterSpec, QueueTree | None], BuiltPlanner] | None
+    build: Callable[[ClusterSpec, QueueTree | None, FadingUse], BuiltPlanner] | None
     power: Callable[[], PowerPolicy]
     curve_of: CurveOf
     keeps_books: bool = False

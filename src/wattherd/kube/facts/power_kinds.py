@@ -43,6 +43,7 @@ Watts = Annotated[str, Meta(max_length=24, pattern=_WATTS)]
 Level = Annotated[str, Meta(max_length=24, pattern=_LEVEL)]
 Moment = Annotated[str, Meta(max_length=40, pattern=f"^({_DAY}|{_DATE})$")]
 Percent = Annotated[float, Meta(ge=0, le=100)]
+Duration = Annotated[str, Meta(max_length=24, pattern=r"^([0-9]+(\.[0-9]+)?(min|[smhd]))+$")]
 
 # Power domains ----------------------------------------------------------------------------------
 
@@ -259,6 +260,17 @@ class QueueSpec(Object, frozen=True):
         ]
         | UnsetType
     ) = UNSET
+    half_life: (
+        Annotated[
+            Duration,
+            _meta(
+                "What is lent among the queues right below it goes first to who had least "
+                "lately, by GPU time that fades by half in so long.",
+                ("self.matches('[1-9]')", "a half-life is above 0s"),
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     domain: (
         Annotated[Name, Meta(description="Its pods run on nodes of this PowerDomain only.")]
         | UnsetType
@@ -277,6 +289,10 @@ class QueueStatus(Object, frozen=True):
     guaranteed_gpus: Annotated[float, Meta(description="Promised.")] = 0.0
     used_gpus: Annotated[int, Meta(description="Held.")] = 0
     borrowed_gpus: Annotated[float, Meta(description="Held beyond what is promised.")] = 0.0
+    recent_gpus: (
+        Annotated[float, Meta(description="Held lately, by the half-life of its parent.")]
+        | UnsetType
+    ) = UNSET
     conditions: Annotated[list[StatusCondition], Meta(description="Ready.")] | UnsetType = UNSET
 
 

@@ -17,7 +17,10 @@ from msgspec import UNSET
 from wattherd.errors import UserError
 from wattherd.kube.facts.power_kinds import Queue
 from wattherd.kube.facts.power_plan import PlanVerdict, Word
+from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.queue.turns import QueueRules
+from wattherd.units import seconds
 
 ROOT = "the cluster"
 DEFAULT = "default"
@@ -40,6 +43,20 @@ class QueueState:
     verdicts: Mapping[str, PlanVerdict] = field(default_factory=dict)
     preempting: frozenset[str] = frozenset()
     """Queues in which a pod may have less important ones stopped for quota."""
+    lately: FadingUse = field(default_factory=FadingUse, compare=False)
+    """What queues held before, whichever tree is in force."""
+
+    def rules(self) -> QueueRules | None:
+        """As a planner takes them; None: no queues."""
+        if self.tree is None:
+            return None
+        return QueueRules(
+            tree=self.tree,
+            preempting=self.preempting,
+            fallback=DEFAULT,
+            user_word=USER_WORD,
+            lately=self.lately,
+        )
 
     def rules_as(self, other: QueueState) -> bool:
         """Whether both are the same but for what objects are told."""
@@ -53,19 +70,22 @@ class QueuePlan:
     def __init__(self) -> None:
         """There are none."""
         self._queues: dict[str, Queue] = {}
-        self._state = QueueState()
+        self._lately = FadingUse()
+        self._state = QueueState(lately=self._lately)
 
     def queue_seen(self, name: str, queue: Queue | None) -> None:
         """A queue is there and so, or (None) it was deleted."""
         if queue is None:
             self._queues.pop(name, None)
-        else:
-            self._queues[name] = queue
+            return
+        self._queues[name] = queue
+        if queue.status.recent_gpus is not UNSET:  # a copy that planned before us wrote it
+            self._lately.recall(name, max(0.0, queue.status.recent_gpus))
 
     def state(self) -> QueueState:
         """What is in force now."""
         if not self._queues:
-            self._state = QueueState()
+            self._state = QueueState(lately=self._lately)
             return self._state
         wrong = self._wrong()
         if not wrong:
@@ -74,10 +94,20 @@ class QueuePlan:
             except UserError as error:
                 wrong = {name: PlanVerdict(Word.INVALID, error.line()) for name in self._queues}
             else:
-                self._state = QueueState(tree, self._domains(), preempting=self._preempting())
+                self._state = replace(
+                    self._state,
+                    tree=tree,
+                    domains=self._domains(),
+                    preempting=self._preempting(),
+                )
         told = {name: PlanVerdict() for name in self._queues} | wrong
         self._state = replace(self._state, verdicts=told)
         return self._state
+
+    def look(self, now_s: float) -> None:
+        """What was given by the last plan has been held until now, also where none is made."""
+        if self._state.tree is not None:
+            self._lately.look(self._state.tree, now_s)
 
     def _wrong(self) -> dict[str, PlanVerdict]:
         """Objects that make no tree, or promise more than there is."""
@@ -138,6 +168,7 @@ class QueuePlan:
             below = _evened(below)
         spec = self._queues[parent].spec if parent else None
         factor = NO_END if spec is None else spec.user_limit_factor
+        half_life = UNSET if spec is None else spec.half_life
         return CapacityQueue(
             name=name,
             guaranteed_pct=guaranteed_pct,
@@ -145,6 +176,7 @@ class QueuePlan:
             children=tuple(below),
             user_limit_pct=100.0 if spec is None else spec.user_limit_percent,
             user_limit_factor=NO_END if factor is UNSET else factor,
+            half_life_s=None if half_life is UNSET else seconds(half_life, field="halfLife"),
         )
 
     def _shares(self, children: list[str]) -> dict[str, float]:
@@ -170,14 +202,7 @@ def _evened(below: list[CapacityQueue]) -> list[CapacityQueue]:
     """The least promises are taken from the largest, so that all are 100 % again."""
     beyond = math.fsum(one.guaranteed_pct for one in below) - 100.0
     largest = max(below, key=lambda one: one.guaranteed_pct)
-    smaller = CapacityQueue(
-        name=largest.name,
-        guaranteed_pct=largest.guaranteed_pct - beyond,
-        maximum_pct=largest.maximum_pct,
-        children=largest.children,
-        user_limit_pct=largest.user_limit_pct,
-        user_limit_factor=largest.user_limit_factor,
-    )
+    smaller = replace(largest, guaranteed_pct=largest.guaranteed_pct - beyond)
     return [smaller if one is largest else one for one in below]
 
 

@@ -59,6 +59,7 @@ class QueueWatch:
     def _work(self) -> None:
         while not self._feed.over.wait(LOOK_S):
             if self._feed.sees() and self._leads() and self._queues:
+                self._feed.turn(self._plan.look, time.monotonic())
                 self._tell(self._feed.turn(self._queued.queue_figures))
 
     def _tell(self, figures: QueueFigures) -> None:

@@ -109,15 +109,21 @@ def ideal(
     total: int,
     demand: Mapping[str, float],
     used: Mapping[str, float] | None = None,
+    held: Mapping[str, float] | None = None,
+    lately: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """GPUs that every leaf should hold, given what each leaf holds or waits for.
 
     Without `used` by demand alone: queues that are satisfied are balanced, too. With it no leaf is
     due more than its guarantee or what it has (YARN's default), since what is beyond guarantees is
     whoever's came first; and a leaf that is not to be reclaimed keeps what it has.
+
+    With what queues have `held` until now, and `lately`, those below a queue with a half-life are
+    not balanced either: what is lent there goes to who had least lately, and would else be taken
+    back for who had most. What the queues above lend to others is due to them as ever.
     """
     result: dict[str, float] = {}
-    due = _Due(tree, total, demand, used)
+    due = _Due(tree, total, demand, used, held, lately or {})
     due.divide(tree.root, min(due.wants[tree.root.name], total), result)
     return result
 
@@ -131,8 +137,11 @@ class _Due:
         total: int,
         demand: Mapping[str, float],
         used: Mapping[str, float] | None,
+        held: Mapping[str, float] | None,
+        lately: Mapping[str, float],
     ) -> None:
         self._tree, self._total, self._demand, self._used = tree, total, demand, used
+        self._held, self._lately = held, lately
         self.wants: dict[str, float] = {}
         self._floors: dict[str, float] = {}
         self._walk(tree.root)
@@ -164,7 +173,8 @@ class _Due:
             result[queue.name] = amount
             return
         names = [child.name for child in queue.children]
-        parts = weighted_max_min(
+        kept = self._kept(queue, amount)
+        parts = kept or weighted_max_min(
             amount,
             [self.wants[name] for name in names],
             [self._tree[name].guaranteed for name in names],
@@ -172,6 +182,33 @@ class _Due:
         )
         for child, part in zip(queue.children, parts, strict=True):
             self.divide(child, part, result)
+
+    def _kept(self, queue: CapacityQueue, amount: float) -> list[float]:
+        """Parts where use fades: what is promised, what is held, then by use; none elsewhere."""
+        if self._held is None or queue.half_life_s is None:
+            return []
+        names = [child.name for child in queue.children]
+        weights = [self._tree[name].guaranteed for name in names]
+        wants = [self.wants[name] for name in names]
+        holds = [float(self._held.get(name, 0)) for name in names]
+        parts = [min(w, g * self._total) for w, g in zip(wants, weights, strict=True)]
+        if math.fsum(parts) > amount + ROUNDING:
+            return []
+        left = max(0.0, amount - math.fsum(parts))
+        lent = [max(0.0, min(w, h) - p) for w, h, p in zip(wants, holds, parts, strict=True)]
+        more = weighted_max_min(left, lent, weights)
+        parts = [part + one for part, one in zip(parts, more, strict=True)]
+        left = max(0.0, amount - math.fsum(parts))
+        had = [self._had(name, weight) for name, weight in zip(names, weights, strict=True)]
+        for at in sorted(range(len(names)), key=had.__getitem__):
+            more_at = min(left, max(0.0, wants[at] - parts[at]))
+            parts[at] += more_at
+            left -= more_at
+        return parts
+
+    def _had(self, name: str, guaranteed: float) -> float:
+        had = self._lately.get(name, 0.0)
+        return had / (guaranteed * self._total) if guaranteed > 0 and self._total else math.inf
 
 
 def user_limit(place: QueuePlace, total: int, *, used: int, asked: int, active: int) -> float:
@@ -258,6 +295,11 @@ class FadingUse:
     def holds(self, usage: Usage) -> None:
         """The plan is made: so many GPUs are held from now on."""
         self._held = dict(usage.queues)
+
+    def recall(self, queue: str, gpus: float) -> None:
+        """So many were noted of a queue by who planned before; nothing, once a plan was made."""
+        if self._at_s is None:
+            self.gpus[queue] = gpus
 
 
 def over_served(

@@ -9,11 +9,11 @@ so. A share of a GPU counts as a GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason
 from wattherd.policy.contract import JobView, View
-from wattherd.policy.queue.capacity import Usage, ideal, next_leaf, over_served
+from wattherd.policy.queue.capacity import FadingUse, Usage, ideal, next_leaf, over_served
 from wattherd.policy.queue.limits import QueueLimits
 from wattherd.policy.queue.order import vector_of
 from wattherd.policy.queue.tree import ROUNDING, QueueTree
@@ -28,13 +28,14 @@ class QueueRules:
     """A tree of promises, and in which of its queues the important stop others for quota, too.
 
     What runs in a queue that is no more counts in the queue `fallback`. Reasons call users by
-    `user_word`.
+    `user_word`. `lately` is what queues held before, kept from plan to plan.
     """
 
     tree: QueueTree
     preempting: frozenset[str] = frozenset()
     fallback: str = "default"
     user_word: str = "user"
+    lately: FadingUse = field(default_factory=FadingUse, compare=False)
 
 
 class QueueTurns:
@@ -58,7 +59,10 @@ class QueueTurns:
             leaf = tree.leaf(job.spec.queue)
             if leaf is not None:
                 demand[leaf.queue.name] += job.spec.gpus
-        self._ideals = ideal(tree, self._total, demand)
+        rules.lately.look(tree, view.now_s)
+        self._ideals = ideal(
+            tree, self._total, demand, held=self._usage.queues, lately=rules.lately.gpus
+        )
 
     def _leaf(self, job: JobView) -> str:
         """Its queue; what runs in one that is no more is in the default queue."""
@@ -80,13 +84,19 @@ class QueueTurns:
             lines.setdefault(self._leaf(job), []).append(job)
         yield from reversed(lines.pop("", []))
         while lines:
-            leaf = next_leaf(self._tree, self._usage, self._total, lines.__contains__) or ""
-            job = lines[leaf].pop()
-            if not lines[leaf]:
-                del lines[leaf]
+            leaf = next_leaf(
+                self._tree, self._usage, self._total, lines.__contains__, self._rules.lately.gpus
+            )
+            job = lines[leaf or ""].pop()
+            if not lines[leaf or ""]:
+                del lines[leaf or ""]
             yield job
             if job.wanted:
                 self.book(job)
+
+    def end(self) -> None:
+        """The plan is made; what it gives is held until the next one."""
+        self._rules.lately.holds(self._usage)
 
     def refused(self, job: JobView) -> Reason | None:
         """Why quota keeps a job from starting now, or None."""

@@ -68,10 +68,14 @@ NEXT_STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityScheduler:
-    """Capacity queues; `reclaim` None never takes back what was lent."""
+    """Capacity queues; `reclaim` None never takes back what was lent.
+
+    `lately` is what queues held before, where somebody keeps it; else the view's memory does.
+    """
 
     tree: QueueTree
     reclaim: Reclaim | None = field(default_factory=Reclaim)
+    lately: FadingUse | None = field(default=None, compare=False)
 
     def plan(self, view: View, draft: Draft) -> None:
         """Start what is due, hold room for the first in line, reclaim what is owed."""
@@ -110,6 +114,7 @@ class _Cycle:
         self.tree, self.reclaim = planner.tree, planner.reclaim
         self.view, self.draft = view, draft
         self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
+        self.lately = self.memory.lately if planner.lately is None else planner.lately
         self.total = view.gpu_total()
         self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
@@ -141,7 +146,7 @@ class _Cycle:
         """Whether users who are at their limit, not above it, are served now."""
 
     def run(self) -> None:
-        self.memory.lately.look(self.tree, self.view.now_s)
+        self.lately.look(self.tree, self.view.now_s)
         self._sort()
         self._drop_stale_holds()
         while self._serve() and self.limited:
@@ -152,7 +157,7 @@ class _Cycle:
             while self._serve() and self.limited:
                 pass
         self._take_back()
-        self.memory.lately.holds(self.usage)
+        self.lately.holds(self.usage)
 
     # Who holds and who waits ----------------------------------------------------------------------
 
@@ -181,7 +186,14 @@ class _Cycle:
         self._forget_amounts()
         balanced = self.reclaim is not None and self.reclaim.balance
         used = None if balanced else self.usage.queues
-        self.ideals = ideal(self.tree, self.total, self._demand(), used)
+        self.ideals = ideal(
+            self.tree,
+            self.total,
+            self._demand(),
+            used,
+            held=self.usage.queues,
+            lately=self.lately.gpus,
+        )
 
     def _amount(self, job: JobView) -> tuple[int, Vector]:
         """GPUs and all resources of a running job, worked out once for each place."""
@@ -277,7 +289,7 @@ class _Cycle:
         self.kept.begin()
         while (
             name := next_leaf(
-                self.tree, self.usage, self.total, lines.__contains__, self.memory.lately.gpus
+                self.tree, self.usage, self.total, lines.__contains__, self.lately.gpus
             )
         ) is not None:
             place = self.tree[name]

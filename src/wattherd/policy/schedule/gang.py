@@ -172,6 +172,8 @@ class _Round:
                 continue
             self.line.lacks[job.id] = refused.code
             self.draft.wait(job, refused)
+        if self.turns is not None:
+            self.turns.end()
         self._ask_for_wake()
 
     def _hear(self) -> bool:

@@ -16,6 +16,7 @@ from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.kube.facts.core_config import BuiltPlanner, CoreChoice
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec
+from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.tree import QueueTree
 from wattherd.policy.schedule.gang import PATIENCE_S, Gang
 from wattherd.spelling import hint_for
@@ -59,10 +60,10 @@ def core_choice(
         raise UserError(f"unknown scheduler {scheduler!r}", field="--scheduler", hint=hint)
     power_policy(power)
 
-    def build(cluster: ClusterSpec, queues: QueueTree | None) -> BuiltPlanner:
-        return _built(scheduler, cluster, queues, patience_s)
+    def build(cluster: ClusterSpec, queues: QueueTree | None, lately: FadingUse) -> BuiltPlanner:
+        return _built(scheduler, cluster, queues, lately, patience_s)
 
-    build(_TRIAL, None)  # what cannot be built is told now, not on the cluster
+    build(_TRIAL, None, FadingUse())  # what cannot be built is told now, not on the cluster
     return CoreChoice(
         name=f"{scheduler}, {power}",
         build=build,
@@ -73,11 +74,15 @@ def core_choice(
 
 
 def _built(
-    scheduler: str, cluster: ClusterSpec, queues: QueueTree | None, patience_s: float
+    scheduler: str,
+    cluster: ClusterSpec,
+    queues: QueueTree | None,
+    lately: FadingUse,
+    patience_s: float,
 ) -> BuiltPlanner:
     if scheduler == GANG:
         return Gang(patience_s=patience_s), None
-    given = SchedulerContext(jobs=_examples(queues), cluster=cluster, queues=queues)
+    given = SchedulerContext(jobs=_examples(queues), cluster=cluster, queues=queues, lately=lately)
     built = preset("none").scheduler(scheduler, given)
     return built.planner, built.quota
 
