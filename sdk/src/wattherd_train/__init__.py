@@ -14,6 +14,7 @@ from wattherd_train.batches import BatchPlan, MicroBatch
 from wattherd_train.checkpoints import Checkpoints
 from wattherd_train.distributed import any_rank
 from wattherd_train.job import Job, current
+from wattherd_train.noise import GradientNoise
 from wattherd_train.sampler import ResumableSampler
 from wattherd_train.world import World
 
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BatchPlan",
     "Checkpoints",
+    "GradientNoise",
     "HFCallback",
     "Job",
     "LightningCallback",

@@ -93,10 +93,12 @@ class Job:
         loss: Any = None,
         samples: float | None = None,
         total: float | None = None,
+        noise_scale: float | None = None,
     ) -> None:
         """Step `number` (from 1) is done, of `total` if known.
 
-        `samples` are those of this step over all ranks. Call it at every step: a line is written at
+        `samples` are those of this step over all ranks; `noise_scale` is that of its gradient, in
+        samples (`GradientNoise`). Call it at every step: a line is written at
         most once a second, by the first rank only, and `loss` (a number, or a tensor of one
         element) is read no more often than that. Every rank tells how long it needed for its own
         part of a step, so that one that holds up the others is found.
@@ -104,8 +106,8 @@ class Job:
         self.step_done = number
         self._pace.step(number)
         micro = self._plan.micro_batch if self._plan is not None else None
-        values = {"loss": loss, "total": total, "micro_batch": micro}
-        self._reporter.step(number, samples, values)
+        told = {"loss": loss, "total": total, "micro_batch": micro, "noise_scale": noise_scale}
+        self._reporter.step(number, samples, told)
 
     def waiting(self) -> AbstractContextManager[None]:
         """`with job.waiting():` around what waits for other ranks: reductions, barriers."""

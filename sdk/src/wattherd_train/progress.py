@@ -49,7 +49,9 @@ class Reporter:
         if self._path is None:
             return
         with self._trouble.swallowed("cannot count samples", TypeError, ValueError):
-            self._samples += float(samples or 0)
+            batch = float(samples or 0)
+            self._samples += batch
+            values = {**values, "batch": batch or None}
         self._waiting = {**values, "step": number}
         if self._clock() - self._last_s >= self._every_s:
             self.flush()

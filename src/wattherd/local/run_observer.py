@@ -34,7 +34,7 @@ from wattherd.model.event import (
 
 CANNOT_RUN = 127
 KILLED = 137
-_TOLD = ("rate_per_s", "loss", "total", "micro_batch")
+_TOLD = ("rate_per_s", "loss", "total", "micro_batch", "noise_scale", "batch")
 REQUEUE = 143
 LEFT_BEHIND = "its supervisor is gone, but processes of it still run"
 MOST_LOOKS = 50

@@ -92,12 +92,17 @@ class JobStarted(RunEvent):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed(RunEvent):
-    """It reported `progress` of `total`, in units of its own (steps, epochs), and its loss."""
+    """It reported `progress` of `total`, in units of its own (steps, epochs), and its loss.
+
+    `noise_scale` is that of its gradient and `batch` what a step takes, both in samples.
+    """
 
     progress: float
     rate_per_s: float | None = None
     loss: float | None = None
     total: float | None = None
+    noise_scale: float | None = None
+    batch: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

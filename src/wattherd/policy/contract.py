@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_noise import StepWorth
 from wattherd.estimate.learned_restarts import RestartTime
 from wattherd.estimate.learned_services import PastServices
 from wattherd.estimate.learned_steps import StepsLeft
@@ -177,6 +178,10 @@ class View(Protocol):
 
     def restart_time(self, job: JobView) -> RestartTime:
         """What a restart costs a job; a prior where nothing was learned."""
+        ...
+
+    def step_worth(self, job: JobView, gpus: int) -> StepWorth:
+        """What a step of a job is worth on so many GPUs; all alike where nothing tells."""
         ...
 
     def past_services(self) -> PastServices:

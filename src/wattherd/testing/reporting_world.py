@@ -42,6 +42,8 @@ class Told:
     total: float | None = None
     loss: float | None = None
     rate_per_s: float | None = None
+    noise_scale: float | None = None
+    batch: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Training:
     per_s: Callable[[int], float]
     restart_s: float = 3.0
     tells: Callable[[float], Told | None] | None = None
+    by_width: Callable[[int], Told] | None = None
+    """What else it tells by the number of its GPUs: gradient noise and batch."""
     on: Mapping[str, float] = field(default_factory=dict)
     """By how much it is faster on a GPU model; 1 on those that are not named."""
 
@@ -213,11 +217,13 @@ class ReportingWorld:
             )
             who: Any = {"job_id": name, "attempt": run.attempt}
             told = one.told(done)
+            more = Told(progress=done) if one.by_width is None else one.by_width(run.gpus)
             if told is not None:
                 self._put(
                     JobProgressed(
                         at_s=self.now_s, progress=told.progress, total=told.total, loss=told.loss,
-                        rate_per_s=told.rate_per_s, **who,
+                        rate_per_s=told.rate_per_s, noise_scale=more.noise_scale,
+                        batch=more.batch, **who,
                     )
                 )  # fmt: skip
             if done >= one.steps:

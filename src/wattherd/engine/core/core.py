@@ -452,7 +452,7 @@ class Core:
                 job.progress = event.progress
                 job.rate_per_s = event.rate_per_s
                 job.loss = event.loss
-                self.speeds.heard(job, self.config, self.now_s, self.watts.speed, event.total)
+                self.speeds.heard(job, self.config, self.now_s, self.watts.speed, event)
             case JobMeasured():
                 job.report = event.report
             case BatchApplied():

@@ -1,7 +1,8 @@
 """What the core learns of the jobs that run, and what it tells planners of it.
 
-Four things: how fast jobs are in which way of running, how many steps they still have to do, what
-a restart costs them, and how much service they had received when they ended. No watts follow from
+Five things: how fast jobs are in which way of running, what a step is worth there, how many steps
+they still have to do, what a restart costs them, and how much service they had received when they
+ended. No watts follow from
 them, and nothing that is safe or not: a report moves what planners believe of jobs of its own kind,
 and that alone.
 """
@@ -17,11 +18,13 @@ from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_noise import LearnedNoise, StepWorth
 from wattherd.estimate.learned_rates import LearnedRates, WayRun
 from wattherd.estimate.learned_restarts import PRIOR, LearnedRestarts, RestartTime
 from wattherd.estimate.learned_services import LearnedServices, PastServices
 from wattherd.estimate.learned_steps import LearnedSteps, StepsLeft
 from wattherd.model.cluster import ClusterSpec
+from wattherd.model.event import JobProgressed
 
 
 # A part of the core and not a projection beside it: a replay of the journal teaches it the same,
@@ -37,14 +40,15 @@ class JobSpeeds:
         self.steps = LearnedSteps()
         self.restarts = LearnedRestarts()
         self.services = LearnedServices()
+        self.noise = LearnedNoise()
 
     def heard(
         self, job: JobRecord, config: CoreConfig, now_s: float,
-        relative: Callable[[JobRecord], float], total: float | None = None,
+        relative: Callable[[JobRecord], float], told: JobProgressed,
     ) -> None:  # fmt: skip
         """A job has reported; `relative` says how fast its power curves say it is at its cap.
 
-        `total` is where its count ends, by its own word.
+        Of `told` count where its count ends, the noise of its gradient and its batch.
         """
         if not config.learns or job.state is not State.RUNNING:
             return
@@ -53,13 +57,15 @@ class JobSpeeds:
         self.steps.forget(self._live, len(self._live))
         self.steps.heard(
             job.id, job.attempt, job.progress, now_s,
-            loss=job.loss, total=total, target_loss=job.spec.target_loss,
+            loss=job.loss, total=told.total, target_loss=job.spec.target_loss,
         )  # fmt: skip
         # The first progress of an attempt ends its restart: until then devices were held and
         # nothing came of it.
         if job.progress > 0:
             self.restarts.forget(self._live, len(self._live))
             self.restarts.heard(job.id, job_kind(job.spec), job.attempt, now_s - job.held_since_s)
+        self.noise.forget(self._live, len(self._live))
+        self.noise.heard(job.id, job.gpus, told.noise_scale, told.batch)
         way = way_of(job, config.cluster)
         if way is None:
             return
@@ -78,7 +84,7 @@ class JobSpeeds:
         """The same for a core that takes over: `live` are its jobs."""
         taken = JobSpeeds(live)
         taken.learned, taken.steps, taken.restarts = self.learned, self.steps, self.restarts
-        taken.services = self.services
+        taken.services, taken.noise = self.services, self.noise
         return taken
 
     def told(self, config: CoreConfig, now_s: float) -> ToldOfJobs:
@@ -111,6 +117,10 @@ class ToldOfJobs:
             return None
         held_since_s = job.held_since_s if job.active else None
         return self.speeds.steps.left(job_id, self.now_s, held_since_s)
+
+    def step_worth(self, job_id: str, gpus: int) -> StepWorth:
+        """What a step of a job is worth on so many GPUs."""
+        return self.speeds.noise.worth(job_id, gpus)
 
     def past_services(self) -> PastServices:
         """How much service jobs had received when they ended."""

@@ -21,6 +21,7 @@ from wattherd.engine.core.job_speeds import ToldOfJobs
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.job_rate import ALIKE, JobRates
+from wattherd.estimate.learned_noise import ALIKE_STEPS, StepWorth
 from wattherd.estimate.learned_restarts import PRIOR, RestartTime
 from wattherd.estimate.learned_services import NONE_ENDED, PastServices
 from wattherd.estimate.learned_steps import StepsLeft
@@ -122,6 +123,10 @@ class CoreView:
     def restart_time(self, job: JobView) -> RestartTime:
         """What a restart costs a job; a prior where nothing was learned."""
         return PRIOR if self.told is None else self.told.restart_time(job.id)
+
+    def step_worth(self, job: JobView, gpus: int) -> StepWorth:
+        """What a step of a job is worth on so many GPUs; all alike where nothing tells."""
+        return ALIKE_STEPS if self.told is None else self.told.step_worth(job.id, gpus)
 
     def past_services(self) -> PastServices:
         """How much service jobs had received when they ended, as far as it was learned."""

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from wattherd.errors import ClusterError, UserError
 from wattherd.experiments.schedule.ordered import gittins_of_past
 from wattherd.experiments.schedule.scheduler_context import (
@@ -21,6 +23,7 @@ from wattherd.experiments.schedule.scheduler_context import (
     plain,
 )
 from wattherd.experiments.schedule.simulators import preset
+from wattherd.jit import HAVE_JIT
 from wattherd.policy.schedule.aiturbo import AITurbo
 from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_live import LiveGavel
@@ -28,6 +31,8 @@ from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
 from wattherd.policy.schedule.gavel_solvers import best_solver
 from wattherd.policy.schedule.live_forecast import LiveForecast
 from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
+from wattherd.policy.schedule.pollux_live import LivePollux
+from wattherd.policy.schedule.pollux_search import searchers
 from wattherd.sim.world import Computer
 from wattherd.spelling import hint_for
 
@@ -52,11 +57,25 @@ def _gavel(goal: str, given: SchedulerContext) -> BuiltScheduler:
     return BuiltScheduler(planner=LiveGavel(goal=goal), computers=computers, rigid=True)
 
 
+def _pollux(search: str, given: SchedulerContext) -> BuiltScheduler:
+    """Goodput by reports; the search runs beside the core (`Compute`).
+
+    Raises:
+        UserError: Numba is not installed; a search would take minutes.
+    """
+    if not HAVE_JIT:
+        raise UserError("Pollux' searches need Numba", hint="pip install 'wattherd[fast]'")
+    planner = LivePollux(search=search, seed=given.seed)
+    return BuiltScheduler(planner=planner, computers=searchers(np.random.default_rng))
+
+
 LEARNING: Mapping[str, SchedulerOf] = {
     "aiturbo": plain(lambda _: AITurbo(foresight=LiveForecast())),
     "aiturbo-told": plain(lambda _: AITurbo(foresight=LiveForecast(), sizes_all=False)),
     "optimus": plain(lambda _: OptimusEstimated(foresight=LiveForecast())),
     "tiresias-gittins": gittins_of_past,
+    "pollux": partial(_pollux, "genetic"),
+    "pollux-climb": partial(_pollux, "climb"),
     **{f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
 }
 """Those that act on what the service has learned of its jobs."""

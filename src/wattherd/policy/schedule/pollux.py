@@ -156,7 +156,7 @@ class Pollux:
         )
         names = [job.id for job in able]
         # Kept over these names from now on: the answer may bring no states of its own.
-        memory.states = _translated(memory.states, memory.asked_for, names)
+        memory.states = translated(memory.states, memory.asked_for, names)
         asked["states"] = memory.states
         asked["seed"] = [self.seed, memory.rounds]
         asked["population"], asked["generations"] = self.population, self.generations
@@ -224,7 +224,7 @@ def _allows(spec: JobSpec, model: str) -> bool:
     return not spec.gpu_models or model in spec.gpu_models
 
 
-def _translated(
+def translated(
     states: Sequence[Sequence[int]], before: Sequence[str], now: Sequence[str]
 ) -> list[list[int]]:
     """States over the jobs of the last question, as states over those of this one."""

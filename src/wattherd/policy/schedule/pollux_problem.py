@@ -40,7 +40,8 @@ class PolluxApplicant:
     """A job that may run: GPUs per task, numbers of tasks, what it has now, what it reported.
 
     `factor` is what remains of its speedup if it is restarted; `held` are (node, tasks); it cannot
-    run on the nodes `barred`.
+    run on the nodes `barred`. Where there is no report, `speedup` says by number of tasks, from
+    none on, how much better it is than in a fair share; empty: it is taken to scale perfectly.
     """
 
     unit: int
@@ -50,11 +51,12 @@ class PolluxApplicant:
     held: tuple[tuple[int, int], ...] = ()
     barred: tuple[int, ...] = ()
     report: TrainingReport | None = None
+    speedup: tuple[float, ...] = ()
 
 
-def restart_factor(age_s: float, restarts: int) -> float:
+def restart_factor(age_s: float, restarts: int, restart_s: float = RESTART_S) -> float:
     """How much of a job's speedup counts if it is restarted once more."""
-    return max(age_s - restarts * RESTART_S, 0.0) / (age_s + RESTART_S)
+    return max(age_s - restarts * restart_s, 0.0) / (age_s + restart_s)
 
 
 def question(gpus: Sequence[int], applicants: Sequence[PolluxApplicant]) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def _plain(one: PolluxApplicant) -> dict[str, Any]:
         "held": [list(pair) for pair in one.held],
         "barred": list(one.barred),
         "report": None if one.report is None else asdict(one.report),
+        "speedup": list(one.speedup),
     }
 
 
@@ -114,6 +117,7 @@ class PolluxProblem:
             room[row, job["barred"]] = 0
         most = np.minimum([job["most"] for job in jobs], room.sum(axis=1))
         reports = [_report(job["report"]) for job in jobs]
+        told = [job.get("speedup") or () for job in jobs]
         return cls(
             gpus=gpus,
             unit=unit,
@@ -122,7 +126,7 @@ class PolluxProblem:
             factor=np.array([job["factor"] for job in jobs]),
             held=held,
             room=room,
-            speedup=_speedups(reports, most, _fair(gpus, unit)),
+            speedup=_speedups(reports, told, most, fair_tasks(gpus.tolist(), unit.tolist())),
         )
 
     def gangs(self) -> States:
@@ -183,14 +187,22 @@ def judge(problem: Any, state: States) -> Any:
     return -jobs / below, -faster / max(used, 1)
 
 
-def _fair(gpus: NDArray[np.int64], unit: NDArray[np.int64]) -> list[int]:
-    """Tasks of every job in an equal split of the GPUs."""
-    total = max(float(gpus.sum()), 1.0)
-    return [math.ceil(total / one / len(unit)) for one in unit.tolist()]
+ACROSS = 0.99
+"""Of a told speedup, what is left on several nodes: enough to prefer one where there is a choice.
+Speeds are not learned by number of nodes."""
+
+
+def fair_tasks(gpus: Sequence[int], unit: Sequence[int]) -> list[int]:
+    """Tasks of every job (of `unit` GPUs each) in an equal split of the GPUs."""
+    total = max(float(sum(gpus)), 1.0)
+    return [math.ceil(total / one / len(unit)) for one in unit]
 
 
 def _speedups(
-    reports: Sequence[TrainingReport | None], most: NDArray[np.int64], fair: Sequence[int]
+    reports: Sequence[TrainingReport | None],
+    told: Sequence[Sequence[float]],
+    most: NDArray[np.int64],
+    fair: Sequence[int],
 ) -> Floats:
     """The table (J, 2, K + 1); a job that has reported nothing is taken to scale perfectly.
 
@@ -201,6 +213,11 @@ def _speedups(
     table = np.zeros((len(reports), 2, width))
     for row, (report, share) in enumerate(zip(reports, fair, strict=True)):
         counts = np.arange(1, int(most[row]) + 1)
+        if report is None and told[row]:
+            known = np.asarray(told[row][1 : len(counts) + 1])
+            table[row, 0, 1 : len(known) + 1] = known
+            table[row, 1, 1 : len(known) + 1] = ACROSS * known
+            continue
         if report is None:
             table[row, :, 1 : len(counts) + 1] = counts / share
             continue

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_noise import StepWorth
 from wattherd.estimate.learned_restarts import RestartTime
 from wattherd.estimate.learned_services import PastServices
 from wattherd.estimate.learned_steps import StepsLeft
@@ -323,6 +324,10 @@ class _Seen:
 
     def restart_time(self, job: JobView) -> RestartTime:
         return self.view.restart_time(job)
+
+    def step_worth(self, job: JobView, gpus: int) -> StepWorth:
+        """What a step of a job is worth on so many GPUs."""
+        return self.view.step_worth(job, gpus)
 
     def past_services(self) -> PastServices:
         return self.view.past_services()
