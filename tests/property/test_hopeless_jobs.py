@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from effort import times
@@ -118,6 +118,16 @@ def nobody_is_like_another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]
     cancelled=st.integers(0, 29),
     budget_w=st.sampled_from([None, 250.0, 400.0]),
 )
+@example(
+    # Four of one GPU that power holds back, then one of the same user beyond his limit.
+    jobs=[
+        *[("ann", "a", 1, 0.0, 20.0, -10, False)] * 3,
+        ("cid", "b", 1, 0.0, 20.0, -10, False),
+        ("cid", "b", 3, 0.0, 20.0, -10, False),
+        ("cid", "b", 6, 0.0, 20.0, 0, False),
+    ],
+    lost_s=15.0, cancelled=0, budget_w=400.0,
+)  # fmt: skip
 def test_jobs_that_are_not_tried_again_fare_as_if_they_were(
     policy: str,
     jobs: list[tuple[Any, ...]],

@@ -220,6 +220,19 @@ def test_a_wide_task_is_not_kept_waiting_by_scattered_small_ones() -> None:
     assert story.starts("wide")[0] <= 80.0
 
 
+def test_what_is_held_stays_held_while_a_wider_job_of_the_same_user_is_at_the_limit() -> None:
+    """Who is at a limit is tried once more when all were served; who was below it is not."""
+    stream = [timed(f"s{n}", user="bob", at_s=2.0 * n, lasts_s=20.0) for n in range(200)]
+    runs = timed("runs", 4, user="ann", lasts_s=1000.0)
+    wide = timed("wide", user="ann", at_s=50.0, roles=(TaskRole(count=1, gpu_count=4),))
+    wider = timed("wider", 12, user="ann", at_s=50.0)
+    tree = QueueTree(CapacityQueue(name="default", order="fair", user_limit_factor=1.0))
+    jobs = [runs, *stream, wide, wider]
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(4, 4, 4), jobs, until_s=300.0)
+    assert story.starts("wide")[0] <= 100.0  # never, where the hold was given up in each plan
+    assert "user limit factor 1 allows 'ann' 12 GPUs" in story.why("wider")
+
+
 def test_a_stopped_queue_starts_nothing_and_lets_the_running_end() -> None:
     jobs = [timed("early"), timed("late", at_s=20.0)]
     events = [QueueStopped(at_s=10.0, queue="default"), QueueStarted(at_s=60.0, queue="default")]

@@ -126,6 +126,8 @@ class _Cycle:
         self.kept = GangHolds(self.memory.holds, len(self.room))
         self.blocked: dict[tuple[str, str], Reason] = {}
         """Why a (leaf, user) is beyond his limit."""
+        self.at_limit: set[str] = set()
+        """Jobs that were not tried for that."""
         self.hopeless: dict[Alike, Reason] = {}
         """Why such jobs found no room."""
         self.refused: dict[tuple[object, ...], Reason] = {}
@@ -262,7 +264,9 @@ class _Cycle:
                 if job.spec.user in seen:
                     continue  # nobody overtakes himself
                 seen[job.spec.user] = None
-                if self._over_limit(job, place, active) is not None or self._is_hopeless(job):
+                if job.id not in self.at_limit:
+                    continue  # tried just now, and told why it waits; what it holds stays held
+                if self._over_limit(job, place, active) is not None:
                     continue
                 if self._offer(job, place):
                     started = True
@@ -285,6 +289,7 @@ class _Cycle:
             for name, jobs in self.waiting.items()
         }
         self.blocked, self.hopeless, self.refused, self.led = {}, {}, {}, {}
+        self.at_limit = set()
         self.limited, started = False, False
         self.kept.begin()
         while (
@@ -317,6 +322,7 @@ class _Cycle:
                     return True
                 continue
             self.limited, self.blocked[user] = True, refusal
+            self.at_limit.add(job.id)
             self.kept.drop(job.id)
             self.draft.wait(job, refusal)
         return False
