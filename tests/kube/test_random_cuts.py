@@ -4,11 +4,13 @@ Pods have a finalizer, which stays for some steps after they were deleted. After
 who were told to stop are compared with the choice of an oracle (`cut_oracle`), which knows what was
 on the nodes right before; 0.2 s apart it is read from the API what may be drawn. Nobody who need
 not stop may be stopped, at once or later, and nothing may be drawn beyond a budget but after a cut,
-and then ever less.
+and then ever less: but by pods of a job that Kueue was told to let in before the cut, which nobody
+can hold back any more.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import combinations
 from typing import Any, Self
 
@@ -207,13 +210,20 @@ class Cluster:
     cuts: int = 0
     broken: list[object] = field(default_factory=list)
     looks: int = 0
+    came_after: int = 0
+    """Pods that came after a cut, beyond the budget, since Kueue had been told so before."""
     _first: dict[str, str] = field(default_factory=dict)
     """By job: when the newest of its first pods was made."""
     _again: set[str] = field(default_factory=set)
     """Jobs of which pods have been deleted: those that are made from now on are not their first."""
     _going_s: dict[str, float] = field(default_factory=dict)
     """By uid: since when a pod is known to be going."""
-    _before_w: dict[str, float] = field(default_factory=dict)
+    _before: Seen | None = None
+    """At the last look."""
+    _let_in_s: dict[str, float] = field(default_factory=dict)
+    """By job: when our check last told Kueue that it may come, as it is stamped: in seconds."""
+    _changed_s: float = 0.0
+    """When a budget was last written."""
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
@@ -266,12 +276,31 @@ class Cluster:
                 self._look()
 
     def _look(self) -> None:
-        now_w = self.seen().drawn_w()
+        seen, before = self.seen(), self._before or Seen({}, self.rack_of)
+        self._note_let_in()
+        came = {
+            name: pod
+            for name, pod in seen.bound.items()
+            if name not in before.bound
+            and self._let_in_s.get(_owner(pod), math.inf) <= self._changed_s
+        }
+        now_w, before_w = seen.drawn_w(), Seen(before.pods | came, self.rack_of).drawn_w()
         for name, watts in now_w.items():
-            if watts > max(self.budgets_w[name], self._before_w.get(name, 0.0)):
-                self.broken.append((name, now_w, dict(self.budgets_w), self._before_w))
-        self._before_w = now_w
+            if watts > max(self.budgets_w[name], before_w[name]):
+                self.broken.append((name, now_w, dict(self.budgets_w), before_w))
+            elif watts > max(self.budgets_w[name], before.drawn_w()[name]):
+                self.came_after += len(came)
+        self._before = seen
         self.looks += 1
+
+    def _note_let_in(self) -> None:
+        if not isinstance(self.mode, ByQueue):
+            return
+        for one in workloads(self.api, self.namespace):
+            for check in one.get("status", {}).get("admissionChecks", ()):
+                if check["state"] == "Ready":
+                    at = datetime.fromisoformat(check["lastTransitionTime"]).timestamp()
+                    self._let_in_s[one["metadata"]["ownerReferences"][0]["name"]] = at
 
     def set(self, changes: dict[str, float]) -> None:
         with self._looking:
@@ -279,7 +308,7 @@ class Cluster:
             for name, watts in changes.items():
                 spec = {"spec": {"constant": f"{watts:g}W"}}
                 self.api.merge(path_of("PowerBudget", BUDGETS[name]), spec)
-                self.budgets_w[name] = watts
+                self.budgets_w[name], self._changed_s = watts, time.time()
 
     # One step -------------------------------------------------------------------------------------
 
@@ -484,7 +513,8 @@ def _try(cluster: Cluster, steps: int) -> None:
             cluster.step()
     promise(not cluster.broken, cluster.broken[:3])
     told = f"{steps} changes, {cluster.cuts} of them cuts below use; {len(cluster.ended)} pods "
-    print(told + f"had to stop, {cluster.serial} works came, {cluster.looks} looks")
+    told += f"had to stop, {cluster.serial} works came, {cluster.looks} looks, "
+    print(told + f"{cluster.came_after} pods came late")
     assert cluster.ended, cluster.seen().pods
     assert cluster.looks > steps
 
