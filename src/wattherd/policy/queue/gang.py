@@ -185,24 +185,30 @@ class FreeRoom:
             request = one.request
             self.free[one.node] += (request.cpu_milli, request.memory_mib, len(one.gpus))
 
-    def place(self, shape: GangShape) -> list[Share] | None:
+    def place(self, shape: GangShape, sooner: FreeRoom | None = None) -> list[Share] | None:
         """Shares for all tasks, or None if they do not fit together.
 
         Roles are tried in every order, since the first to choose may take what another one needs.
+        Of nodes that hold equally many tasks it takes the one with most GPUs in `sooner`, if given.
         """
         if shape.gpus > self.gpus:
             return None
         for order in permutations(range(len(shape.counts))):
-            shares = self._place_in(order, shape)
+            shares = self._place_in(order, shape, sooner)
             if shares is not None:
                 return sorted(shares, key=lambda share: share.role)
         return None
 
-    def _place_in(self, order: Sequence[int], shape: GangShape) -> list[Share] | None:
+    def _place_in(
+        self, order: Sequence[int], shape: GangShape, sooner: FreeRoom | None
+    ) -> list[Share] | None:
         room = self.copy() if len(order) > 1 else self
         shares: list[Share] = []
         for number in order:
-            where = _fill(room.tasks(shape.spec, number), shape.counts[number])
+            fits = room.tasks(shape.spec, number)
+            where = _fill(
+                fits, shape.counts[number], None if sooner is None else sooner.free[:, GPU]
+            )
             if where is None:
                 return None
             placed = [Share(node, tasks, number) for node, tasks in where]
@@ -242,15 +248,20 @@ def _need(role: TaskRole) -> Ints:
     return np.array((role.cpu_milli, role.memory_mib, role.gpu_count), dtype=np.int64)
 
 
-def _fill(fits: Ints, count: int) -> list[tuple[int, int]] | None:
-    """(node, tasks) for `count` tasks on few nodes; ties to the first node."""
+def _fill(fits: Ints, count: int, liked: Ints | None = None) -> list[tuple[int, int]] | None:
+    """(node, tasks) for `count` tasks on few nodes.
+
+    Ties to the node that is `liked` (N,) most, if that is told, then to the first one.
+    """
     left, where = count, []
     fits = fits.copy()
     while left > 0:
         enough = np.where(fits >= left, fits, MANY + 1)
+        if enough.min() > MANY:
+            enough = -fits
         node = int(enough.argmin())
-        if enough[node] > MANY:
-            node = int(fits.argmax())
+        if liked is not None:
+            node = int(np.where(enough == enough[node], liked, -1).argmax())
         tasks = min(int(fits[node]), left)
         if tasks <= 0:
             return None
@@ -279,6 +290,11 @@ class GangHold:
         for share in self.shares:
             kept[share.node] += share.tasks * _need(self.shape.spec.roles[share.role])
         return kept
+
+    def missing(self, free: Ints) -> int:
+        """GPUs that must still become free where `free` (N, 3) is so by now."""
+        lacks = self.needs(len(free)) - free
+        return int(np.maximum(lacks[:, GPU], 0).sum())
 
     def stands(self, job: JobView, usable: NDArray[np.bool_]) -> bool:
         """Whether all nodes of it are `usable` (N,), and the job has not been edited since."""

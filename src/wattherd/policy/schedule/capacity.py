@@ -22,7 +22,7 @@ nothing is reclaimed but for a gang that can then start: devices that are held f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, ReasonCode, StopReason
@@ -485,11 +485,9 @@ class _Cycle:
             strong = True
         elif not strong and self.kept.is_kept_in(name):
             return
-        stays = old is not None and old.shape == shape and (not strong or self._clear(old))
-        shares = old.shares if old is not None and stays else self._aim(shape, strong=strong)
-        if shares:
-            age = self._age(old)
-            self.kept.confirm(job.id, GangHold(shape, shares, name, strong, age))
+        hold = self._hold(shape, name, old, strong=strong)
+        if hold is not None:
+            self.kept.confirm(job.id, hold)
             if wide:
                 self.led[name] = job.id
                 self.draft.wait(job, self._wide(shape, place, strong=strong))
@@ -509,6 +507,29 @@ class _Cycle:
             unblocks=f"{why} as they become free",
         )
 
+    def _hold(
+        self, shape: GangShape, queue: str, old: GangHold | None, *, strong: bool
+    ) -> GangHold | None:
+        """Where to hold room, on nodes that will be free in the end; None: nowhere.
+
+        Beside other holds; a strong one may lie over weak ones, which give way to it. What runs on
+        the nodes of an `old` one may run for weeks: it moves to where less must still become free.
+        So it gets nearer each time, and does not go round in circles.
+        """
+        whole, taken = FreeRoom.whole(self.view), self.kept.all_needs()
+        shares = whole.without(taken).place(shape, self.room)
+        stays = old is not None and old.shape == shape and (not strong or self._clear(old))
+        if old is not None and stays:
+            old = replace(old, queue=queue, strong=strong)
+            moved = None if shares is None else replace(old, shares=tuple(shares))
+            free = self.room.free
+            return old if moved is None or moved.missing(free) >= old.missing(free) else moved
+        if shares is None and strong:
+            shares = whole.without(self.kept.strong_needs()).place(shape)
+        if not shares:
+            return None
+        return GangHold(shape, tuple(shares), queue, strong, self._age(old))
+
     def _age(self, old: GangHold | None) -> int:
         if old is not None:
             return old.age
@@ -519,17 +540,6 @@ class _Cycle:
         """Whether no strong hold lies over this one."""
         left = FreeRoom.whole(self.view).free - self.kept.strong_needs()
         return bool((hold.needs(len(self.room)) <= left).all())
-
-    def _aim(self, shape: GangShape, *, strong: bool) -> tuple[Share, ...]:
-        """Where to hold room, on nodes that will be free in the end.
-
-        Beside other holds; a strong one may lie over weak ones, which give way to it.
-        """
-        whole, taken = FreeRoom.whole(self.view), self.kept.all_needs()
-        shares = whole.without(taken).place(shape)
-        if shares is None and strong:
-            shares = whole.without(self.kept.strong_needs()).place(shape)
-        return tuple(shares or ())
 
     # Taking back ----------------------------------------------------------------------------------
 
