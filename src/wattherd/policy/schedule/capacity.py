@@ -144,6 +144,7 @@ class _Cycle:
         """What holds leave, by queue and whether a job borrows, in the state `left_of`."""
         self.left_of: tuple[int, int] = (0, 0)
         """Jobs started and changes of holds at that time."""
+        self._whole: FreeRoom | None = None
         self.generous = False
         """Whether users who are at their limit, not above it, are served now."""
 
@@ -516,7 +517,7 @@ class _Cycle:
         the nodes of an `old` one may run for weeks: it moves to where less must still become free.
         So it gets nearer each time, and does not go round in circles.
         """
-        whole, taken = FreeRoom.whole(self.view), self.kept.all_needs()
+        whole, taken = self.whole(), self.kept.all_needs()
         shares = whole.without(taken).place(shape, self.room)
         stays = old is not None and old.shape == shape and (not strong or self._clear(old))
         if old is not None and stays:
@@ -536,9 +537,15 @@ class _Cycle:
         self.memory.made += 1
         return self.memory.made
 
+    def whole(self) -> FreeRoom:
+        """All usable nodes, as if nothing ran."""
+        if self._whole is None:
+            self._whole = FreeRoom.whole(self.view)
+        return self._whole
+
     def _clear(self, hold: GangHold) -> bool:
         """Whether no strong hold lies over this one."""
-        left = FreeRoom.whole(self.view).free - self.kept.strong_needs()
+        left = self.whole().free - self.kept.strong_needs()
         return bool((hold.needs(len(self.room)) <= left).all())
 
     # Taking back ----------------------------------------------------------------------------------
