@@ -4,8 +4,8 @@ Pods have a finalizer, which stays for some steps after they were deleted. After
 who were told to stop are compared with the choice of an oracle (`cut_oracle`), which knows what was
 on the nodes right before; 0.2 s apart it is read from the API what may be drawn. Nobody who need
 not stop may be stopped, at once or later, and nothing may be drawn beyond a budget but after a cut,
-and then ever less: but by pods of a job that Kueue was told to let in before the cut, which nobody
-can hold back any more.
+and then ever less: but by pods that were on their way when it was written. Those are bound within
+the same second, before anybody has heard of the cut, or were let in by Kueue, which had been told.
 """
 
 from __future__ import annotations
@@ -181,6 +181,18 @@ def _conditions(one: Object) -> set[tuple[str, str]]:
     return {(condition["type"], condition["status"]) for condition in found}
 
 
+def _stamp_s(told: str) -> float:
+    """Whole seconds: what is stamped so was up to a second later."""
+    return datetime.fromisoformat(told).timestamp()
+
+
+def _bound_s(pod: Object) -> float:
+    for one in pod.get("status", {}).get("conditions", ()):
+        if (one["type"], one["status"]) == ("PodScheduled", "True"):
+            return _stamp_s(one["lastTransitionTime"])
+    return math.inf
+
+
 def _is_going(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
@@ -211,7 +223,7 @@ class Cluster:
     broken: list[object] = field(default_factory=list)
     looks: int = 0
     came_after: int = 0
-    """Pods that came after a cut, beyond the budget, since Kueue had been told so before."""
+    """Pods that came after a cut, beyond the budget, and were on their way when it was written."""
     _first: dict[str, str] = field(default_factory=dict)
     """By job: when the newest of its first pods was made."""
     _again: set[str] = field(default_factory=set)
@@ -281,8 +293,7 @@ class Cluster:
         came = {
             name: pod
             for name, pod in seen.bound.items()
-            if name not in before.bound
-            and self._let_in_s.get(_owner(pod), math.inf) <= self._changed_s
+            if name not in before.bound and self._was_on_its_way(pod)
         }
         now_w, before_w = seen.drawn_w(), Seen(before.pods | came, self.rack_of).drawn_w()
         for name, watts in now_w.items():
@@ -293,14 +304,19 @@ class Cluster:
         self._before = seen
         self.looks += 1
 
+    def _was_on_its_way(self, pod: Object) -> bool:
+        """Bound in the second of the change, of which nobody had heard, or let in by then."""
+        let_in_s = self._let_in_s.get(_owner(pod), math.inf)
+        return min(let_in_s, _bound_s(pod)) <= self._changed_s
+
     def _note_let_in(self) -> None:
         if not isinstance(self.mode, ByQueue):
             return
         for one in workloads(self.api, self.namespace):
             for check in one.get("status", {}).get("admissionChecks", ()):
                 if check["state"] == "Ready":
-                    at = datetime.fromisoformat(check["lastTransitionTime"]).timestamp()
-                    self._let_in_s[one["metadata"]["ownerReferences"][0]["name"]] = at
+                    owner = one["metadata"]["ownerReferences"][0]["name"]
+                    self._let_in_s[owner] = _stamp_s(check["lastTransitionTime"])
 
     def set(self, changes: dict[str, float]) -> None:
         with self._looking:

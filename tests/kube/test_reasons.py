@@ -131,7 +131,7 @@ def test_a_pod_without_quota_says_what_its_queue_may_hold(
             [said] = kubectl.reasons("second")
             assert said == (
                 "QuotaExceeded: asked 1 GPU, in use 1 GPU, available 0 GPUs (queue 'why-small' "
-                "may hold 1 GPUs at most; raise its maximum); or wait until pods of its queue end"
+                "may hold 1 GPU at most; raise its maximum); or wait until pods of its queue end"
             )
             api.delete(f"{pods}/first", gracePeriodSeconds=0)
             wait_until(lambda: "second" in bound(api, namespace), "what was said to help helps")

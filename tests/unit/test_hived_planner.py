@@ -134,7 +134,7 @@ def test_a_lost_node_is_bound_around_and_used_again_when_it_is_back() -> None:
     events = [NodeLost(at_s=10.0, node="n0"), NodeReturned(at_s=30.0, node="n0")]
     away = story(jobs, events=events, until_s=20.0)
     assert list(away.running()) == ["b"]
-    assert away.why("a").endswith("has no cells free for it; 1 nodes are lost)")
+    assert away.why("a").endswith("has no cells free for it; 1 node lost)")
     assert story(jobs, events=events, until_s=40.0).running() == {"a": 4, "b": 4}
 
 

@@ -215,7 +215,7 @@ def test_quota_of_queues_counts_and_is_told() -> None:
     assert [queue.metadata.name for queue in there.queues or ()] == ["students"]
     document = explain(there, "q")
     assert document["reason"] == "QuotaExceeded"
-    assert "queue 'students' may hold 1 GPUs at most" in document["text"]
+    assert "queue 'students' may hold 1 GPU at most" in document["text"]
     more = made("more")
     more["metadata"] |= ours
     asked = simulate(there, [a_pod(more)], Supposed())

@@ -15,6 +15,7 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Share
 from wattherd.policy.eligibility import Eligibility, NodeMask
+from wattherd.units import counted
 
 
 # Said at submission and not while waiting, since a job that can never run would head the line of a
@@ -74,7 +75,7 @@ def _key(mask: NodeMask | None) -> bytes | None:
 
 def _limited(refusal: Reason, mask: NodeMask) -> Reason:
     """Told of a role that may use some nodes only."""
-    nodes = f"{int(mask.sum())} of {len(mask)} nodes"
+    nodes = f"{int(mask.sum())} of {counted(len(mask), 'node')}"
     return replace(refusal, unblocks=f"{refusal.unblocks}; it may use {nodes}")
 
 
@@ -108,7 +109,7 @@ def tasks_on(node: NodeSpec, role: TaskRole, models: tuple[str, ...]) -> int:
 
 def _too_large(role: TaskRole, asked: int, available: int, largest: int) -> Reason:
     hint = (
-        f"the largest node has {largest} GPUs"
+        f"the largest node has {counted(largest, 'GPU')}"
         if role.gpu_counts.start > largest
         else "ask for less"
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, ReasonCode
+from wattherd.units import counted
 
 
 # Counted for the plan at hand and thrown away with it: limits are few and change seldom, and a
@@ -51,7 +52,8 @@ class TenantUse:
             in_use=held,
             available=max(most - held, 0),
             unit="GPUs",
-            unblocks=f"tenant {spec.tenant!r} may hold {most} GPUs at most; raise its limit",
+            unblocks=f"tenant {spec.tenant!r} may hold {counted(most, 'GPU')} at most; "
+            "raise its limit",
         )
 
 

@@ -12,6 +12,7 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason
 from wattherd.policy.queue.capacity import Usage
 from wattherd.policy.queue.tree import ROUNDING, QueuePlace, QueueTree, quota_exceeded
+from wattherd.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class QueueLimits:
             share = self.tree[name].maximum
             most = share * self.total
             if share < 1 and used + gpus > most + ROUNDING:
-                why = f"queue {name!r} may hold {most:g} GPUs at most; raise its maximum"
+                why = f"queue {name!r} may hold {counted(most, 'GPU')} at most; raise its maximum"
                 return quota_exceeded(gpus, used, most, why, now_s)
         return self._beyond_user(spec.user, gpus, place, now_s)
 
@@ -45,7 +46,8 @@ class QueueLimits:
         if used + gpus <= most + ROUNDING:
             return None
         why = (
-            f"{self.user_word} {user!r} may hold {most:g} GPUs of queue {place.queue.name!r}; "
+            f"{self.user_word} {user!r} may hold {counted(most, 'GPU')} of queue "
+            f"{place.queue.name!r}; "
             "raise its userLimitFactor, or use another queue"
         )
         return quota_exceeded(gpus, used, most, why, now_s)

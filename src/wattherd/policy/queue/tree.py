@@ -19,6 +19,7 @@ from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import PlanUse
 from wattherd.policy.queue.order import ORDERS
 from wattherd.spelling import hint_for
+from wattherd.units import counted
 
 ROUNDING = 1e-9
 """Slack of comparisons between GPUs and shares of them; GPUs are whole, shares are not."""
@@ -233,7 +234,7 @@ class QueueTree:
             most = queue.maximum * use.total_gpus
             held = sum(use.gpus[key] for key in use.gpus if self._is_below(key[0], name))
             if held + gpus > most + ROUNDING:
-                why = f"queue {name!r} may hold {most:g} GPUs at most; raise its maximum"
+                why = f"queue {name!r} may hold {counted(most, 'GPU')} at most; raise its maximum"
                 return quota_exceeded(gpus, held, most, why, use.now_s)
         most, factor = place.user_most(use.total_gpus), place.queue.user_limit_factor
         held = sum(
@@ -241,7 +242,7 @@ class QueueTree:
         )
         if held + gpus > most + ROUNDING:
             why = (
-                f"user limit factor {factor:g} allows user {spec.user!r} {most:g} GPUs "
+                f"user limit factor {factor:g} allows user {spec.user!r} {counted(most, 'GPU')} "
                 f"of queue {place.queue.name!r}; raise it or use another queue"
             )
             return quota_exceeded(gpus, held, most, why, use.now_s)

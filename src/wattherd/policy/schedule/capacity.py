@@ -57,6 +57,7 @@ from wattherd.policy.queue.tree import (
     Reclaims,
     quota_exceeded,
 )
+from wattherd.units import counted
 
 Alike = tuple[object, ...]
 Held = tuple[Allocation, ...]
@@ -369,14 +370,13 @@ class _Cycle:
         most = place.user_most(self.total)
         limit = user_limit(place, self.total, used=used, asked=gpus, active=active)
         if own + gpus > most + ROUNDING:
-            why = (
-                f"user limit factor {place.queue.user_limit_factor:g} allows {user!r} {most:g} GPUs"
-            )
+            factor = place.queue.user_limit_factor
+            why = f"user limit factor {factor:g} allows {user!r} {counted(most, 'GPU')}"
         elif own < limit - ROUNDING or (self.generous and own <= limit + ROUNDING):
             return None
         else:
             users = "user shares" if active == 1 else "users share"
-            why = f"{active} {users} the queue; each may hold {limit:g} GPUs"
+            why = f"{active} {users} the queue; each may hold {counted(limit, 'GPU')}"
         why = f"{why} of queue {name!r}"
         return quota_exceeded(gpus, own, min(limit, most), why, self.view.now_s)
 
@@ -453,9 +453,10 @@ class _Cycle:
             used, most = self.usage.queues[name], self.tree[name].maximum * self.total
             ahead = sum(n for other, n in kept.items() if name in self.tree[other].ancestors)
             if used + ahead + gpus > most + ROUNDING:
-                why = f"queue {name!r} may hold {most:g} GPUs"
+                why = f"queue {name!r} may hold {counted(most, 'GPU')}"
                 if used + gpus <= most + ROUNDING:
-                    why, most = f"{why}, {ahead} are kept for jobs that came first", most - ahead
+                    are, most = "is" if ahead == 1 else "are", most - ahead
+                    why = f"{why}, {ahead} {are} kept for jobs that came first"
                 return quota_exceeded(gpus, used, most, why, self.view.now_s)
         return None
 
@@ -496,7 +497,7 @@ class _Cycle:
     def _wide(self, shape: GangShape, place: QueuePlace, *, strong: bool) -> Reason:
         """Why a gang waits that is wider than what its queue is promised."""
         name, due = place.queue.name, place.guaranteed * self.total
-        why = f"queue {name!r} is guaranteed {due:g} GPUs; {shape.gpus} are kept for it"
+        why = f"queue {name!r} is guaranteed {counted(due, 'GPU')}; {shape.gpus} are kept for it"
         if not strong:
             why = f"{why} once its other jobs have ended"
         return Reason(

@@ -29,6 +29,7 @@ from wattherd.policy.queue.gang import FreeRoom, GangShape, GangShapes, shapes
 from wattherd.policy.queue.hive import Granted, Hive
 from wattherd.policy.queue.tree import ROUNDING, QueueTree
 from wattherd.policy.queue.virtual import VirtualGpu
+from wattherd.units import counted
 
 _Ahead = tuple[str, str, frozenset[VirtualGpu]]
 """A job that waits first in its virtual cluster, its chain, and the virtual GPUs kept for it."""
@@ -351,7 +352,7 @@ class _Cycle:
             in_use=whole - idle,
             available=idle,
             unit="GPUs",
-            unblocks=f"{why}; {bad} nodes are lost" if bad else why,
+            unblocks=f"{why}; {counted(bad, 'node')} lost" if bad else why,
         )
 
     # Opportunistic jobs ---------------------------------------------------------------------------
