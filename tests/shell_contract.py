@@ -9,6 +9,9 @@ that the script leaves to chance differs between a clock that leaps, processes a
 Lengths of jobs are stated in hours and a script takes minutes: no job ends but by a step, and who
 has less left is the same for all shells. Only `tiresias` decides by what jobs received: after the
 step `Pass` those that came before have received more than its threshold, the later ones never do.
+
+What learns from its jobs (`LEARNING`) learns nothing in a simulator. Another script has jobs tell
+how far they are (`Report`), and there the service says first what is decided (`served`).
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
+from wattherd.engine.jobs.lifecycle import State
+from wattherd.experiments.schedule.live import BY_BATCHES, LEARNING
 from wattherd.experiments.schedule.run import power_policy
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.setup import queue_spec
@@ -34,6 +39,7 @@ from wattherd.model.event import (
     CapApplied,
     Event,
     JobExited,
+    JobProgressed,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -48,6 +54,7 @@ from wattherd.sim.world import SimWorld
 from wattherd.store.entry import JournalEntry
 from wattherd.testing.live import MemoryJournal
 
+LEARNERS = tuple(name for name in LEARNING if name not in BY_BATCHES)
 POLICIES = ("fifo", "srtf", "tiresias", "drf", "capacity", "hived", "priority")
 POWER = "water-filling"
 MODEL = "A100-40GB"
@@ -121,7 +128,16 @@ class Pass:
     seconds: float = PASS_S
 
 
-Step = Submit | Budget | EndFirst | Pass
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A job, if it runs, tells that it has done so many of its steps."""
+
+    name: str
+    done: float
+    total: float
+
+
+Step = Submit | Budget | EndFirst | Pass | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +194,15 @@ class Shell(Protocol):
         ...
 
 
+@runtime_checkable
+class HearsReports(Protocol):
+    """A shell in which jobs can tell how far they are."""
+
+    def report(self, told: Report) -> None:
+        """A job tells how far it is; nothing, if it does not run."""
+        ...
+
+
 def nodes() -> tuple[NodeSpec, ...]:
     """All alike."""
     return tuple(
@@ -224,6 +249,43 @@ def script(policy: str) -> list[Step]:
         EndFirst(),
         Budget(_most_w()),
         EndFirst(),
+        EndFirst(),
+    ]
+
+
+def learning_script() -> list[Step]:
+    """Jobs that tell how far they are: speeds are learned, and so is what is left of each.
+
+    `a` has long to go still, `c` next to nothing, and the last ones tell nothing at all.
+    """
+    blue, red = {"queue": "blue", "user": "ann"}, {"queue": "red", "user": "bob"}
+    early = [
+        Submit(ScriptJob(name="a", pods=6, gpus=8, hours=20, **blue)),
+        Submit(ScriptJob(name="c", pods=4, gpus=8, hours=9, **red)),
+        Submit(ScriptJob(name="d", pods=5, gpus=8, hours=5, **red)),
+    ]
+    rounds = [
+        Report(name, speed * STEP_S * 3 * number, total)
+        for number in range(1, 9)
+        for name, speed, total in (("a", 1.0, 1e6), ("c", 3.0, 2000.0), ("d", 2.0, 20_000.0))
+    ]
+    return [
+        Budget(_most_w()),
+        Pass(STEP_S + 7),  # steps are no round seconds, in which planners wake up by themselves
+        *early,
+        *rounds,
+        Submit(ScriptJob(name="b", pods=3, gpus=8, hours=40, **blue)),
+        Submit(ScriptJob(name="e", pods=1, gpus=4, hours=3, **blue)),
+        Pass(400.0),
+        *(Report("b", 10.0 * STEP_S * number, 1e5) for number in range(1, 8)),
+        Budget(_bears(60)),
+        Pass(400.0),
+        Budget(_bears(100)),
+        EndFirst(),
+        Submit(ScriptJob(name="g", pods=4, gpus=8, hours=1, **blue)),
+        Pass(400.0),
+        EndFirst(),
+        Budget(_most_w()),
         EndFirst(),
     ]
 
@@ -276,6 +338,10 @@ class ScriptPlant:
             for one in orders
             if self._runs.get(one.job_id) == one.attempt
         ]
+
+    def running(self) -> list[str]:
+        """In the order of their starts."""
+        return list(self._runs)
 
     def next_s(self) -> float | None:
         return self._ends_s[0] if self._ends_s else None
@@ -407,11 +473,15 @@ class ServiceShell:
             stated="model",
         )
         blueprint = Blueprint.of(config, self.machine)
-        core = Core(blueprint.core_config(blueprint.scheduler()))
+        scheduler = blueprint.scheduler()
+        core = Core(blueprint.core_config(scheduler))
+        self._core = core
         self._names: dict[str, str] = {}
         self._observed = Observed(core, lambda job_id: self._names.get(job_id, job_id))
         self.journal = MemoryJournal()
-        self.loop = CoreLoop(core, self.journal, clock, on_turn=self._look_on)
+        self.loop = CoreLoop(
+            core, self.journal, clock, on_turn=self._look_on, computers=scheduler.computers
+        )
 
     def _look_on(self, told: Sequence[tuple[JournalEntry, Sequence[Command]]]) -> None:
         for entry, commands in told:
@@ -435,6 +505,14 @@ class ServiceShell:
     def happens(self) -> None:
         """What was asked is written, where nobody else does so."""
 
+    def report(self, told: Report) -> None:
+        (job_id,) = [job_id for job_id, known in self._names.items() if known == told.name]
+        job = self._core.jobs.get(job_id)
+        if job is not None and job.state is State.RUNNING:
+            about = {"at_s": 0.0, "job_id": job_id, "attempt": job.attempt}
+            self.loop.tell(JobProgressed(**about, progress=told.done, total=told.total))
+            self.happens()
+
     def decided(self) -> Decided:
         return self._observed.decided()
 
@@ -444,16 +522,29 @@ class ServiceShell:
 
 def hold_to_the_simulator(policy: str, shell: Shell) -> None:
     """Play the script; what is decided must be what the simulator decided, step by step."""
-    for number, (step, wanted) in enumerate(simulated(policy)):
-        match step:
-            case Submit(job):
-                shell.submit(job)
-            case Budget(watts):
-                shell.budget(watts)
-            case EndFirst(name):
-                shell.end(name)
-            case Pass(seconds):
-                shell.let_pass(seconds)
+    hold_to(policy, simulated(policy), shell)
+
+
+def happen(step: Step, shell: Shell) -> None:
+    """In a shell."""
+    match step:
+        case Submit(job):
+            shell.submit(job)
+        case Budget(watts):
+            shell.budget(watts)
+        case EndFirst(name):
+            shell.end(name)
+        case Pass(seconds):
+            shell.let_pass(seconds)
+        case Report():
+            assert isinstance(shell, HearsReports)
+            shell.report(step)
+
+
+def hold_to(policy: str, played: Iterable[tuple[Step, Decided]], shell: Shell) -> None:
+    """Play what was played elsewhere; what is decided must be the same, step by step."""
+    for number, (step, wanted) in enumerate(played):
+        happen(step, shell)
         shell.until(lambda wanted=wanted: not shell.decided().differs(wanted))
         differs = shell.decided().differs(wanted)
         assert not differs, f"{policy}, step {number}, {step}: {differs}"

@@ -63,6 +63,6 @@ def test_the_schema_names_what_the_code_does() -> None:
     names = {value for name, value in vars(protocol).items() if str(value).startswith("WATTHERD_")}
     environment = schema["$defs"]["environment"]
     assert names == set(environment["properties"])
-    may_be_missing = {protocol.NOTICE, protocol.CHECKPOINT_PHASE}  # on Kubernetes, if asked for
-    assert names - may_be_missing == set(environment["required"])
+    on_kubernetes = {protocol.NOTICE, protocol.POD_NAME, protocol.CHECKPOINT_PHASE}  # if asked for
+    assert names - on_kubernetes == set(environment["required"])
     assert protocol.CHECKPOINTED in schema["$defs"]

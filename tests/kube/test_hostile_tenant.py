@@ -130,6 +130,7 @@ def test_what_is_a_users_to_say_can_be_said(attempts: Attempts) -> None:
     words = {"wattherd.dev/queue": "research", "team": "ml"}
     api.create(pods, as_meant(attempts.mode, "mine", labels=words))
     said = {"duration": "2h", "deadline": "6h", "power-profile": "any", "checkpoint-notice": "5s"}
+    said["progress"] = '{"step": 1}'
     notes = {"annotations": {f"wattherd.dev/{key}": text for key, text in said.items()}}
     api.merge(f"{pods}/mine", {"metadata": notes})
     api.merge(f"{pods}/mine", {"metadata": {"labels": {"wattherd.dev/queue": "vision"}}})

@@ -8,6 +8,7 @@ simulation, event for event.
 from __future__ import annotations
 
 import heapq
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class CoreDesk:
         self.scheduler = KubeScheduler(
             fleet_of("first-fit"), holder="test", way=ByBinding("wattherd"), choice=choice
         )
+        self._computers = choice.computers
         if queues is not None:
             self.scheduler.queues_seen(QueueState(queues))
         self.now_s = 0.0
@@ -88,6 +90,8 @@ class CoreDesk:
         self._runs: dict[str, _Run] = {}
         self.nodes: dict[str, Json] = {}
         self.selector: dict[str, str] = {}
+        self.profile = ""
+        """Of the jobs that come, where it is not empty."""
         self.answers = answers
         """Whether agents carry out at once, or only when told to `answer`."""
         self._unheard: dict[str, float | None] = {}
@@ -146,6 +150,8 @@ class CoreDesk:
             if job.made:
                 meta["creationTimestamp"] = job.made
             meta["annotations"]["wattherd.dev/duration"] = f"{job.duration_s}s"
+            if self.profile:
+                meta["annotations"]["wattherd.dev/power-profile"] = self.profile
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name}
             meta["ownerReferences"] = [owner | {"uid": f"job-{job.name}", "controller": True}]
             meta["labels"] = {"wattherd.dev/queue": job.queue}
@@ -170,10 +176,23 @@ class CoreDesk:
                 self.end(name)
 
     def end(self, name: str) -> None:
-        """A job ends by itself, and its pods go."""
+        """A job ends by itself, well, and its pods go."""
         run = self._runs.pop(name)
         for uid in [uid for uid, of in self._of.items() if of is run]:
-            self._gone(uid)
+            if uid in self.pods:
+                done = self.pods.pop(uid) | {"status": {"phase": "Succeeded"}}
+                self.scheduler.pod_seen(a_pod(done), self.now_s)
+
+    def report(self, name: str, **told: float) -> None:
+        """The first pod of a job that runs says how far it is."""
+        self.say(name, json.dumps(told))
+
+    def say(self, name: str, text: str) -> None:
+        """It says this of its progress, whatever it is."""
+        uid = min(self._runs[name].places)
+        made = self.pods[uid]
+        notes = made["metadata"]["annotations"] | {"wattherd.dev/progress": text}
+        self._put(made | {"metadata": made["metadata"] | {"annotations": notes}})
 
     def running(self) -> list[str]:
         """Jobs whose pods are on nodes."""
@@ -185,7 +204,11 @@ class CoreDesk:
             orders = self.scheduler.plan(self.now_s)
             for order in orders:
                 self._obey(order)
-            if not orders and not self.scheduler._dirty:
+            asked = self.scheduler.dialogue.take_questions()
+            for question in asked:
+                found = self._computers[question.order.kind](question.order.payload)
+                self.scheduler.dialogue.answer(question, found)
+            if not orders and not asked and not self.scheduler._dirty:
                 return
         raise AssertionError("it never comes to rest")
 

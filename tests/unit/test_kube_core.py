@@ -14,6 +14,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import prior
+from wattherd.experiments.schedule.live import LEARNING
 from wattherd.experiments.schedule.run import POWER_POLICIES
 from wattherd.kube.facts.core_config import (
     CappedWhereHeld,
@@ -184,7 +185,7 @@ def test_pods_start_and_stop_as_the_same_jobs_do_in_the_simulator(
     assert caps_by_job(desk.capped_w, played) == caps_by_job(expected.caps_w, expected.lines)
 
 
-@pytest.mark.parametrize("scheduler", sorted({*schedulers()} - {*SCHEDULERS}))
+@pytest.mark.parametrize("scheduler", sorted({*schedulers()} - {*SCHEDULERS, *LEARNING}))
 def test_so_do_pods_under_every_other_scheduler(scheduler: str) -> None:
     nodes, choice, budgets_w = machines(3), core_choice(scheduler), {0.5: 900.0}
     jobs = jobs_of_two_teams()[:6]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kube_builders import a_node
@@ -17,6 +18,7 @@ from kube_core_desk import CoreDesk, GangJob
 from shell_contract import (
     EMPTY_W,
     GPU,
+    LEARNERS,
     POLICIES,
     POWER,
     QUEUES,
@@ -25,10 +27,15 @@ from shell_contract import (
     Decided,
     EndFirst,
     Places,
+    Report,
     ScriptJob,
     ScriptPlant,
     ServiceShell,
+    Step,
+    happen,
+    hold_to,
     hold_to_the_simulator,
+    learning_script,
     nodes,
     simulated,
 )
@@ -67,6 +74,10 @@ class PlantService(ServiceShell):
             self._executor.advance(max(self._clock.at_s, next_s))
             self._settle()
         self._executor.advance(end_s)
+
+    def first(self) -> str:
+        """The job that runs and was started first."""
+        return self._names[next(iter(self._plant.running()))]
 
     def _next_s(self) -> float:
         wake_s = self.loop.orders.next_wake_s()
@@ -121,6 +132,10 @@ class DeskScheduler:
     def let_pass(self, seconds: float) -> None:
         self._step_s = seconds
 
+    def report(self, told: Report) -> None:
+        if told.name in self._desk.running():
+            self._desk.report(told.name, step=told.done, total=told.total)
+
     def until(self, true: Callable[[], bool]) -> None:
         """A step lasts as long as in the simulator, whatever comes of it."""
         end_s = self._desk.now_s + self._step_s
@@ -139,6 +154,19 @@ class DeskScheduler:
             tuple(name for _, what, name, _ in story if what == "stop"),
             {name: caps_w.get(name, GPU.max_w) for name in running},
         )
+
+
+class Deaf:
+    """A shell to which nobody reports."""
+
+    def __init__(self, shell: DeskScheduler) -> None:
+        self._shell = shell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shell, name)
+
+    def report(self, told: Report) -> None:
+        """It hears nothing."""
 
 
 def _merged(places: Places) -> Places:
@@ -163,6 +191,32 @@ def test_the_service_decides_as_the_simulator_does(policy: str, *, late: bool) -
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_kubernetes_scheduler_decides_as_the_simulator_does(policy: str, domain: str) -> None:
     hold_to_the_simulator(policy, DeskScheduler(policy, domain))
+
+
+def served(policy: str) -> list[tuple[Step, Decided]]:
+    """Each step of the script in which jobs report, as the service decides."""
+    shell, found = PlantService(policy), list[tuple[Step, Decided]]()
+    try:
+        for step in learning_script():
+            told = EndFirst(shell.first()) if isinstance(step, EndFirst) else step
+            happen(told, shell)
+            shell.until(lambda: True)
+            found.append((told, shell.decided()))
+    finally:
+        shell.loop.end()
+    return found
+
+
+@pytest.mark.parametrize("policy", LEARNERS)
+def test_on_kubernetes_what_jobs_report_leads_to_the_same_as_in_the_service(policy: str) -> None:
+    hold_to(policy, served(policy), DeskScheduler(policy, ""))
+
+
+def test_reports_are_heeded() -> None:
+    """Else shells that hear none of them would pass."""
+    heard, deaf = served("optimus"), DeskScheduler("optimus", "")
+    with pytest.raises(AssertionError, match=r"starts|stops"):
+        hold_to("optimus", heard, Deaf(deaf))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

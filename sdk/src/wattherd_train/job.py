@@ -21,6 +21,7 @@ from wattherd_train.batches import BatchPlan
 from wattherd_train.checkpoints import Checkpoints
 from wattherd_train.control import Control, StopOrder
 from wattherd_train.pace import RankPace
+from wattherd_train.pod import pod_reporter
 from wattherd_train.progress import Reporter
 from wattherd_train.quorum import Alone, AnyRank, Collective, Quorum, SharedFile
 from wattherd_train.trouble import Trouble
@@ -71,7 +72,8 @@ class Job:
             _path(environ, protocol.CONTROL), self._trouble, _path(environ, protocol.NOTICE)
         )
         progress = _path(environ, protocol.PROGRESS) if self.world.leads else None
-        self._reporter = Reporter(progress, self._trouble)
+        pod = pod_reporter(environ, self._trouble) if self.world.leads else None
+        self._reporter = Reporter(progress, self._trouble, also=pod)
         self._reporter.announce()
         self._pace = RankPace(self._run_dir, self.world, self._trouble)
         self._quorum = self._default_quorum()

@@ -26,11 +26,12 @@ class Reporter:
         path: Path | None,
         trouble: Trouble,
         *,
+        also: Callable[[Mapping[str, Any]], None] | None = None,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a path nothing is written."""
-        self._path, self._trouble = path, trouble
+        """Without a path nothing is written; `also` is told of each report, written or not."""
+        self._path, self._trouble, self._also = path, trouble, also
         self._every_s, self._clock = every_s, clock
         self._last_s = -math.inf
         self._waiting: dict[str, Any] | None = None
@@ -46,7 +47,7 @@ class Reporter:
 
     def step(self, number: float, samples: float | None, values: Mapping[str, Any]) -> None:
         """Step `number` is done, with so many more samples; `values` are read if it is written."""
-        if self._path is None:
+        if self._path is None and self._also is None:
             return
         with self._trouble.swallowed("cannot count samples", TypeError, ValueError):
             batch = float(samples or 0)
@@ -58,15 +59,18 @@ class Reporter:
 
     def flush(self) -> None:
         """Write what is waiting."""
-        if self._path is None or self._waiting is None:
+        if self._waiting is None:
             return
         self._last_s = self._clock()
         with self._trouble.swallowed("cannot report progress", TypeError, ValueError):
-            line = self._line(self._waiting)
-            self._append(line)
+            document = self._document(self._waiting)
+            if self._also is not None:
+                self._also(document)
+            if self._path is not None:
+                self._append(json.dumps(document).encode() + b"\n")
         self._waiting = None
 
-    def _line(self, waiting: Mapping[str, Any]) -> bytes:
+    def _document(self, waiting: Mapping[str, Any]) -> dict[str, Any]:
         """Numbers only: what is none, or not finite, is left out."""
         numbers = {name: _finite(value) for name, value in waiting.items()}
         step = numbers.pop("step")
@@ -74,8 +78,7 @@ class Reporter:
             raise ValueError(f"step {waiting['step']!r} is no number")
         numbers.update(self._rates(step))
         known = {name: value for name, value in numbers.items() if value is not None}
-        document = {"step": step, **known, "at": time.time()}
-        return json.dumps(document).encode() + b"\n"
+        return {"step": step, **known, "at": time.time()}
 
     def _rates(self, step: float) -> dict[str, float | None]:
         """Steps and samples a second over the last reports."""

@@ -17,6 +17,8 @@ CONTROL = "WATTHERD_CONTROL"
 PROGRESS = "WATTHERD_PROGRESS"
 NOTICE = "WATTHERD_NOTICE"
 """On Kubernetes: the file in which the pod finds its annotation `wattherd.dev/stop-at`."""
+POD_NAME = "WATTHERD_POD_NAME"
+"""On Kubernetes: the pod that is to be told how far it is, its own."""
 
 CHECKPOINTED = "checkpointed"
 """File of the run directory: the run has ended early because it was asked to, its state saved."""

@@ -42,27 +42,27 @@ def _placement() -> list[dict[str, Any]]:
 
 def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
-    from wattherd.experiments.schedule.live import live_schedulers
+    from wattherd.experiments.schedule.live import BY_BATCHES, live_schedulers
     from wattherd.experiments.schedule.plugin_policies import notes
     from wattherd.experiments.schedule.simulators import PRESETS
 
     names = sorted({name for preset in PRESETS.values() for name in preset.schedulers})
-    everywhere, live = PRESETS["none"].schedulers, live_schedulers()
+    live = live_schedulers()
     told = {**notes("schedule"), **SCHEDULER_NOTES}
     return [
         {
             "name": name,
             "about": told[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
-            "shells": _shells(everywhere=name in everywhere, live=name in live),
+            "shells": _shells(live=name in live, kube=name not in BY_BATCHES),
         }
         for name in names
     ]
 
 
-def _shells(*, everywhere: bool, live: bool) -> list[str]:
-    """Kubernetes has what any simulation has, a service besides what learns from its jobs."""
-    able = {"sim": True, "local": live, "kube": everywhere}
+def _shells(*, live: bool, kube: bool) -> list[str]:
+    """Kubernetes has what a service has, but what pods cannot report for."""
+    able = {"sim": True, "local": live, "kube": live and kube}
     return [shell for shell in SHELLS if able[shell]]
 
 

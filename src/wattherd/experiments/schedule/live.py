@@ -79,6 +79,9 @@ LEARNING: Mapping[str, SchedulerOf] = {
     **{f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
 }
 """Those that act on what the service has learned of its jobs."""
+BY_BATCHES = frozenset({"pollux", "pollux-climb"})
+"""Of these, those that go by the noise of gradients, and say at which batch jobs run: pods on
+Kubernetes neither report the one nor hear of the other."""
 
 
 def live_schedulers() -> Mapping[str, SchedulerOf]:

@@ -80,6 +80,8 @@ class _Unclaimed:
 
 Lineage = GroupId | str
 """By what pods are known to be of a job that was stopped."""
+KILLED = 137
+"""The exit code of a run of which a pod failed, or was deleted: over, but not a success."""
 AWAITED_S, MANY = 3600.0, 1024
 """For the pods of a stopped job to be made anew, before it is forgotten."""
 
@@ -127,6 +129,8 @@ class WorkloadIndex:
         self._ages: dict[tuple[Lineage, str], tuple[float, float]] = {}
         """When gangs that are made anew came first, and when that was asked for last."""
         self._most_ages = MANY
+        self._ended_well: set[str] = set()
+        """Pods that have succeeded, of works that are not known to be over."""
         self._there: set[str] = set()
         """Works that were found on their nodes and that the core has not started yet."""
         self._served: dict[Lineage, _Unclaimed] = {}
@@ -141,6 +145,7 @@ class WorkloadIndex:
         self._stopping.clear()
         self._parked.clear()
         self._early.clear()
+        self._ended_well.clear()
         self._held.clear()
         self._leaving.clear()
         self._there.clear()
@@ -180,6 +185,11 @@ class WorkloadIndex:
         """A pod is gone."""
         self._since_s.pop(uid, None)
         self._immovable.discard(uid)
+
+    def ended_well(self, uid: str) -> None:
+        """A pod has succeeded."""
+        if uid in self._work_of:
+            self._ended_well.add(uid)
 
     def id_of(self, uid: str) -> str:
         """The work that stands for a pod; empty without one."""
@@ -434,6 +444,8 @@ class WorkloadIndex:
         self._there.discard(work.id)
         self.rejected.pop(work.id, None)
         job = core.jobs.get(work.id)
+        well = work.uids <= self._ended_well
+        self._ended_well -= work.uids
         if work.id in self.awaited and not work.seated:
             self._parked.setdefault(lineage_of(work.members), deque()).append((at_s, work))
             return []
@@ -449,7 +461,8 @@ class WorkloadIndex:
                 service = Service(job.service_s(at_s), job.service_gpu_s(at_s))
                 unclaimed = _Unclaimed(service, work.uids, at_s)
                 self._served[lineage_of(work.members)] = unclaimed
-            return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt)]
+            code = 0 if well else KILLED
+            return [JobExited(at_s=at_s, job_id=work.id, attempt=job.attempt, exit_code=code)]
         return [JobCancelled(at_s=at_s, job_id=work.id)]
 
     def _seat_those_there(self, uids: Iterable[str], at_s: float) -> list[Event]:

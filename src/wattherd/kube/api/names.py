@@ -19,6 +19,9 @@ DEADLINE = OURS + "deadline"
 POWER_PROFILE = OURS + "power-profile"
 """Annotation or label: what kind of job it is, for its power curve, as in `resnet50`."""
 
+PROGRESS = OURS + "progress"
+"""Annotation, by the job itself: how far it is, as in `{"step": 120, "total": 1000}`."""
+
 # On Jobs and their pods, by users.
 ELASTIC = OURS + "elastic"
 """Label: with how many pods a Job runs, as in `1-4`; it asks for the first."""

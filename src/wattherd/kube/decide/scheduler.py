@@ -55,6 +55,7 @@ from wattherd.kube.decide.departures import Departures
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.evictions import Evictions
 from wattherd.kube.decide.feasibility import PodFeasibility
+from wattherd.kube.decide.progress_reports import ProgressReports
 from wattherd.kube.decide.queue_status import QueueFigures, figures
 from wattherd.kube.decide.reasons import Reasons, finding_of
 from wattherd.kube.decide.remedies import Remedies
@@ -152,6 +153,7 @@ class KubeScheduler:
         """Whether the core has heard nothing yet."""
         self._leaving = Evictions(fleet, self._pods)
         self._departures = Departures(self._pods)
+        self._progress = ProgressReports()
         self._fulfilment = CommandExecutor(
             holder=holder,
             way=self.way,
@@ -240,8 +242,11 @@ class KubeScheduler:
         """A pod is there, or changed; one that ended is as one that is gone."""
         uid = pod.metadata.uid
         if pod.status.phase in OVER:
+            if pod.status.phase == "Succeeded":
+                self._book.ended_well(uid)
             self.pod_gone(uid)
             return
+        self._progress.saw(pod)
         known = self._pods.get(uid)
         self._pods[uid] = pod
         self._eligible.note(pod)
@@ -284,6 +289,7 @@ class KubeScheduler:
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
         self._departures.gone(uid)
+        self._progress.gone(uid)
         self._caps.saw(uid)
         self._reasons.forget(uid)
         if self._leaving.gone(uid):
@@ -378,7 +384,8 @@ class KubeScheduler:
         if self._departures.are_late(at_s):
             self._dirty = self._freed = True
         late = self._fulfilment.is_late(at_s) or self._caps.is_late(at_s)
-        late = late or self._rest.is_late(at_s)
+        late = late or self._rest.is_late(at_s) or self.dialogue.is_answered
+        late = late or self._progress.are_due(at_s)
         if not (self._dirty or awake or late):
             return []
         self._dirty = False
@@ -403,6 +410,7 @@ class KubeScheduler:
         events = self._departures.events(core, self._book, at_s) + cuts
         events += self._book.differences(core, news, self._seats.moved(), at_s) + raises
         self.dialogue.credits.update(self._book.credit(events))
+        events += self._progress.events(core, self._book, at_s) + self.dialogue.answers(at_s)
         events += self._caps.heard(at_s)  # after runs that ended: so watts come back in turn
         if planner is not self._planner:
             everybody = True
@@ -609,8 +617,10 @@ class KubeScheduler:
         self._book.clear(self.core, at_s)
         self._departures.forget_told()
         self._queueing.stir_all()
-        core = Core(self._config(world))
+        before, core = self.core, Core(self._config(world))
         core.now_s = at_s
+        if before is not None:  # what jobs have shown is so on any set of nodes
+            core.speeds = before.speeds.of_jobs(core.jobs)
         self._core_of, self._world = placer, world
         self._budgets_told, self._fresh = {}, True
         self._caps.forget_all()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import CoreConfig
 from wattherd.errors import UserError
+from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import CurveOf, PowerCurve
 from wattherd.kube.api import names
 from wattherd.kube.facts.domain_tree import SITE, DomainTree
@@ -195,6 +197,8 @@ class CoreChoice:
     power: Callable[[], PowerPolicy]
     curve_of: CurveOf
     keeps_books: bool = False
+    computers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """By kind of question that the planner asks: who works it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +251,8 @@ def chosen_core(
         round_s=ONCE_PER_INSTANT,
         power=choice.power(),
         curve_of=CappedWhereHeld(choice.curve_of, world.floors_w, is_ours),
+        job_rates=JobRates(models=world.cluster.gpu_models, unknown_equal=True),
+        learns=True,
         tree=world.tree,
         eligible=eligible,
         returns=returns,

@@ -34,6 +34,7 @@ from wattherd.kube.api.feed import LOOK_S, ApiFeed
 from wattherd.kube.api.objects import Node, ObjectMeta, Pod
 from wattherd.kube.api.reflector import Selection, Served
 from wattherd.kube.decide.budget_enforcer import BUDGET_CUT
+from wattherd.kube.decide.core_driver import Question
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.job_sets import SETS, as_groups
 from wattherd.kube.facts.kueue_objects import API as KUEUE
@@ -54,6 +55,7 @@ from wattherd.kube.facts.orders import (
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.power_plan import PowerPlan
 from wattherd.kube.facts.reason_throttle import SCHEDULED, ReasonNotice, ReasonThrottle
+from wattherd.kube.live.answers import Answers
 from wattherd.kube.live.enforcer_io import EnforcerIo
 from wattherd.kube.live.fencing_notes import FencingNotes
 from wattherd.kube.live.leadership import Leadership
@@ -118,6 +120,8 @@ class LiveScheduler:
         stands = scheduler.fleet.stands
         self.seat = Leadership(self.feed, draws, stands, lease=lease, identity=identity)
         self._notes = FencingNotes(self.feed)
+        choice = scheduler.choice
+        self._answers = Answers({} if choice is None else choice.computers, self._hear_answer)
         self.steward = EnforcerIo(self.feed, scheduler, scheduler.not_suspended)
         self.power: PowerWatch | None = None
         if power is not None:
@@ -169,6 +173,7 @@ class LiveScheduler:
 
     def close(self) -> None:
         """Stop; a lease is given back, what runs stays."""
+        self._answers.close()
         self.feed.close()
         if self.power is not None:
             self.power.close()
@@ -271,6 +276,7 @@ class LiveScheduler:
             if not self.seat.ready():
                 continue
             self._carry_out_all(self.feed.turn(self._plan, planned_s))
+            self._answers.ask(self.feed.turn(self.scheduler.dialogue.take_questions))
             if self.steward.returning:  # after whoever is to return in another size
                 self.feed.turn(self._resume)
             if time.monotonic() - looked_s > LOOK_S:
@@ -285,6 +291,10 @@ class LiveScheduler:
         for order in orders:
             self._tell(order)
         return orders
+
+    def _hear_answer(self, question: Question, result: object) -> None:
+        self.feed.turn(self.scheduler.dialogue.answer, question, result)
+        self._news.set()
 
     def _resume(self) -> None:
         self.steward.resume_those_without(self.scheduler.curb.pods.values())

@@ -81,7 +81,11 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AITurbo:
-    """`pause_s` is what a change of shape is taken to cost a job; `sizes_all` as above."""
+    """`pause_s` is what a change of shape is taken to cost a job; `sizes_all` as above.
+
+    One that `recalls` asks the core what a job has received that it does not know: on Kubernetes a
+    job is held between two runs, until its pods are made, and cores change with the nodes.
+    """
 
     foresight: SpeedForecast
     thresholds: tuple[float, ...] = THRESHOLDS
@@ -89,6 +93,7 @@ class AITurbo:
     look_s: float = LOOK_S
     pause_s: float = 60.0
     sizes_all: bool = True
+    recalls: bool = False
 
     def plan(self, view: View, draft: Draft) -> None:
         """Order, admit, and, when it is due, resize."""
@@ -189,11 +194,12 @@ class AITurbo:
             memory.places.clear()
         turned = False
         for job in jobs:
-            memory.service.setdefault(job.id, 0.0)
+            recalled = self.recalls and job.id not in memory.service
+            memory.service.setdefault(job.id, _received(job, kappa, now_s) if recalled else 0.0)
             if self.foresight.learns:
                 memory.shapes[job.id] = _present(job, memory.shapes.get(job.id))
             memory.shapes.setdefault(job.id, asked_shape(job.spec))
-            if job.wanted and passed:
+            if job.wanted and passed and not recalled:
                 cost = cost_of(shape_of(job.spec, job.wanted))
                 memory.service[job.id] += passed * (kappa * cost.gpus + cost.cores)
             turned |= self.foresight.note(view, job, memory.seen)
@@ -272,6 +278,12 @@ class _Setting:
     due: bool
     atlases: dict[str, ShapeTable] = field(default_factory=dict)
     """Of real jobs, for this plan."""
+
+
+def _received(job: JobView, kappa: float, now_s: float) -> float:
+    """Service by the core's own books, at the width that the job asked for."""
+    cost = cost_of(asked_shape(job.spec))
+    return kappa * job.service_gpu_s(now_s) + cost.cores * job.service_s(now_s)
 
 
 def _present(job: JobView, known: JobShape | None) -> JobShape:

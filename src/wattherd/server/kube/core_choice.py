@@ -1,23 +1,25 @@
 """From names to what leads on Kubernetes: the schedulers and power policies of the simulator.
 
-They are the same objects as `sim run --preset none` builds. What a simulation reads off its
-workload is not known on a cluster: queues are those of Queue objects, and the lengths of jobs to
-come, which `tiresias-gittins` reckons with, are a prior.
+They are the same objects as `wattherd serve` builds: those of `sim run --preset none`, and those
+that learn from what jobs report and from how they ended. Queues are those of Queue objects.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior
+from wattherd.experiments.schedule.live import BY_BATCHES, live_scheduler, live_schedulers
 from wattherd.experiments.schedule.run import POWER_POLICIES, power_policy
-from wattherd.experiments.schedule.scheduler_context import SchedulerContext
-from wattherd.experiments.schedule.simulators import preset
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.kube.facts.core_config import BuiltPlanner, CoreChoice
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec
 from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.tree import QueueTree
+from wattherd.policy.schedule.aiturbo import AITurbo
 from wattherd.policy.schedule.gang import PATIENCE_S, Gang
 from wattherd.spelling import hint_for
 from wattherd.workload.power_profiles import built_in
@@ -38,7 +40,7 @@ _TRIAL = ClusterSpec(
 
 def schedulers() -> list[str]:
     """All that can be named."""
-    return sorted(preset("none").schedulers)
+    return sorted(live_schedulers().keys() - BY_BATCHES)
 
 
 def core_choice(
@@ -61,15 +63,18 @@ def core_choice(
     power_policy(power)
 
     def build(cluster: ClusterSpec, queues: QueueTree | None, lately: FadingUse) -> BuiltPlanner:
-        return _built(scheduler, cluster, queues, lately, patience_s)
+        built = _built(scheduler, cluster, queues, lately, patience_s)
+        return built.planner, built.quota
 
-    build(_TRIAL, None, FadingUse())  # what cannot be built is told now, not on the cluster
+    # What cannot be built is told now, not on the cluster.
+    computers = _built(scheduler, _TRIAL, None, FadingUse(), patience_s).computers
     return CoreChoice(
         name=f"{scheduler}, {power}",
         build=build,
         power=POWER_POLICIES[power],
         curve_of=_curve_of,
         keeps_books=scheduler in KEEP_BOOKS,
+        computers=computers,
     )
 
 
@@ -79,12 +84,14 @@ def _built(
     queues: QueueTree | None,
     lately: FadingUse,
     patience_s: float,
-) -> BuiltPlanner:
+) -> BuiltScheduler:
     if scheduler == GANG:
-        return Gang(patience_s=patience_s), None
+        return BuiltScheduler(planner=Gang(patience_s=patience_s))
     given = SchedulerContext(jobs=_examples(queues), cluster=cluster, queues=queues, lately=lately)
-    built = preset("none").scheduler(scheduler, given)
-    return built.planner, built.quota
+    built = live_scheduler(scheduler, given)
+    if isinstance(built.planner, AITurbo):
+        return replace(built, planner=replace(built.planner, recalls=True))
+    return built
 
 
 def _examples(queues: QueueTree | None) -> ReadJobs:
