@@ -39,7 +39,7 @@ setup: .venv/.dev ## everything a developer needs, in .venv
 demo: .venv/.live ## real trainings under a budget that is cut midway; leaves runs/demo/report.html
 	@$(WATTHERD) demo --out $(DEMO)
 
-demo-adaptive: .venv/.live ## ten elastic trainings under fifo, aiturbo and optimus, a budget cut midway
+demo-adaptive: .venv/.live ## ten elastic trainings under fifo, aiturbo and ours, a budget cut midway
 	@$(WATTHERD) demo --adaptive --out runs/demo-adaptive
 
 demo-pack: .venv/.demo ## placement under fragmentation and power on a generated cluster

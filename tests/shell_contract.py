@@ -25,7 +25,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.experiments.schedule.live import BY_BATCHES, LEARNING
+from wattherd.experiments.schedule.live import NOT_FOR_PODS, LEARNING
 from wattherd.experiments.schedule.run import power_policy
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.setup import queue_spec
@@ -54,7 +54,7 @@ from wattherd.sim.world import SimWorld
 from wattherd.store.entry import JournalEntry
 from wattherd.testing.live import MemoryJournal
 
-LEARNERS = tuple(name for name in LEARNING if name not in BY_BATCHES)
+LEARNERS = tuple(name for name in LEARNING if name not in NOT_FOR_PODS)
 POLICIES = ("fifo", "srtf", "tiresias", "drf", "capacity", "hived", "priority")
 POWER = "water-filling"
 MODEL = "A100-40GB"

@@ -99,7 +99,7 @@ def test_the_guides_table_of_three_gpu_models_is_what_the_example_gives(budget: 
     page = (REPOSITORY / "docs" / "guides" / "scenarios.md").read_text()
     scenario = read_scenario(STUDY / "scenario.yaml")
     setting = setting_of(scenario, budget=budget, power="water-filling")
-    for policy in ("fifo-first-fit", "fifo-first-fit@fastest"):
+    for policy in ("fifo-first-fit", "fifo-first-fit@fastest", "wattherd"):
         row: Any = run_policy(setting, policy).row
         cells = [
             f"{use['gpu_h']:.0f} h, {use['mean_w']:.0f} W"

@@ -126,7 +126,7 @@ SDK = 'install the second wheel, too: pip install wheels/*.whl "wattherd[server]
 @click.option(
     "--adaptive",
     is_flag=True,
-    help="Ten elastic trainings instead, under fifo, aiturbo and optimus one after the other.",
+    help="Ten elastic trainings instead, under fifo, aiturbo and wattherd one after the other.",
 )
 def demo(
     *,

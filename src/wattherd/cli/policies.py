@@ -42,7 +42,7 @@ def _placement() -> list[dict[str, Any]]:
 
 def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
-    from wattherd.experiments.schedule.live import BY_BATCHES, live_schedulers
+    from wattherd.experiments.schedule.live import NOT_FOR_PODS, live_schedulers
     from wattherd.experiments.schedule.plugin_policies import notes
     from wattherd.experiments.schedule.simulators import PRESETS
 
@@ -54,7 +54,7 @@ def _schedulers() -> list[dict[str, Any]]:
             "name": name,
             "about": told[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
-            "shells": _shells(live=name in live, kube=name not in BY_BATCHES),
+            "shells": _shells(live=name in live, kube=name not in NOT_FOR_PODS),
         }
         for name in names
     ]

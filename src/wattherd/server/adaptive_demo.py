@@ -14,7 +14,7 @@ from typing import Any
 
 from wattherd.server.demo import BATCH
 
-POLICIES = ("fifo", "aiturbo", "optimus")
+POLICIES = ("fifo", "aiturbo", "wattherd")
 SLOTS = 4
 LONG, SHORT = 1.0, 0.12
 STEPS = {"mlp": 30_000, "cnn": 22_000, "attention": 20_000}

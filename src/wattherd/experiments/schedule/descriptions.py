@@ -35,6 +35,7 @@ SCHEDULER_NOTES: Mapping[str, str] = {
     "srtf": "least remaining time first, preempting",
     "tiresias": "least attained GPU time first, in discrete queues (2D-LAS, NSDI'19)",
     "tiresias-gittins": "the same by Gittins index of past jobs (2D-Gittins)",
+    "wattherd": "ours: order, width and GPU model by progress for each watt, short jobs first",
     "tiresias@yarn": "tiresias as packed anew by YARN's rule at every event",
 }
 POWER_NOTES: Mapping[str, str] = {

@@ -29,10 +29,12 @@ from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_live import LiveGavel
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
 from wattherd.policy.schedule.gavel_solvers import best_solver
+from wattherd.policy.schedule.job_progress import ReportedProgress
 from wattherd.policy.schedule.live_forecast import LiveForecast
 from wattherd.policy.schedule.optimus_estimated import OptimusEstimated
 from wattherd.policy.schedule.pollux_live import LivePollux
 from wattherd.policy.schedule.pollux_search import searchers
+from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
 from wattherd.sim.world import Computer
 from wattherd.spelling import hint_for
 
@@ -73,15 +75,16 @@ LEARNING: Mapping[str, SchedulerOf] = {
     "aiturbo": plain(lambda _: AITurbo(foresight=LiveForecast())),
     "aiturbo-told": plain(lambda _: AITurbo(foresight=LiveForecast(), sizes_all=False)),
     "optimus": plain(lambda _: OptimusEstimated(foresight=LiveForecast())),
+    "wattherd": plain(lambda _: ProgressPerWatt(progress=ReportedProgress())),
     "tiresias-gittins": gittins_of_past,
     "pollux": partial(_pollux, "genetic"),
     "pollux-climb": partial(_pollux, "climb"),
     **{f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
 }
 """Those that act on what the service has learned of its jobs."""
-BY_BATCHES = frozenset({"pollux", "pollux-climb"})
-"""Of these, those that go by the noise of gradients, and say at which batch jobs run: pods on
-Kubernetes neither report the one nor hear of the other."""
+NOT_FOR_PODS = frozenset({"pollux", "pollux-climb", "wattherd"})
+"""Of these, those that Kubernetes does not offer. Pods do not report the noise of gradients, by
+which Pollux goes; ours was not tried on pods, whose resizes have another way."""
 
 
 def live_schedulers() -> Mapping[str, SchedulerOf]:

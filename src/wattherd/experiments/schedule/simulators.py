@@ -43,6 +43,7 @@ from wattherd.policy.schedule.gavel_goals import FIFO
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, solver
 from wattherd.policy.schedule.gavel_solvers import best_solver
 from wattherd.policy.schedule.hived import HiveD, Shares, everything_for, promised_shares
+from wattherd.policy.schedule.job_progress import StatedProgress
 from wattherd.policy.schedule.node_choice import CountTrial, anywhere, spread, yarn
 from wattherd.policy.schedule.optimus import Optimus
 from wattherd.policy.schedule.ordered import Discipline
@@ -50,6 +51,7 @@ from wattherd.policy.schedule.packings import yarn_trial
 from wattherd.policy.schedule.pollux import Pollux
 from wattherd.policy.schedule.pollux_search import searchers
 from wattherd.policy.schedule.priorities import Fifo, LeastAttained, Smallest
+from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
 from wattherd.policy.schedule.tiresias import Tiresias
 from wattherd.sim.application_plant import RESTART_S, SLICE_S, ApplicationPlant
 from wattherd.sim.duration_plant import DurationPlant
@@ -324,6 +326,12 @@ def _plain(given: SchedulerContext) -> OrderedTerms:
     return OrderedTerms(cost=constant(given.restart_s)) if given.restart_s else OrderedTerms()
 
 
+def _wattherd(given: SchedulerContext) -> BuiltScheduler:
+    """Ours, on what jobs state; nothing is learned in a simulation, so it plans at events only."""
+    stated = StatedProgress(restart_s=given.restart_s)
+    return BuiltScheduler(planner=ProgressPerWatt(progress=stated, look_s=None))
+
+
 PRESETS: Mapping[str, PublishedSimulator] = {
     "pollux-osdi21": PublishedSimulator(
         about="measured applications, 60 s rounds, 30 s restarts (Pollux artifact, OSDI'21)",
@@ -381,7 +389,7 @@ PRESETS: Mapping[str, PublishedSimulator] = {
         round_s=0.0,
         restart_s=0.0,
         plant=_duration_plant,
-        schedulers={**ANYWHERE, **ordered(_plain), **by_speed(_plain)},
+        schedulers={**ANYWHERE, **ordered(_plain), **by_speed(_plain), "wattherd": _wattherd},
         any_restart=True,
     ),
     "locality": PublishedSimulator(

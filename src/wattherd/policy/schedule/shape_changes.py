@@ -31,18 +31,31 @@ def change_shapes(
     shapes: Mapping[str, JobShape],
     why: Why,
     waits: Callable[[JobView], Reason],
+    *,
+    models: Mapping[str, str] | None = None,
+    refused: dict[str, Reason] | None = None,
 ) -> None:
-    """Give jobs, in this order, the shapes that were chosen; those without one get nothing."""
+    """Give jobs, in this order, the shapes that were chosen; those without one get nothing.
+
+    `models` are GPU models that were chosen for some: who is on another one is moved. What the
+    guard says to those that get nothing is put into `refused`.
+    """
+    on = models or {}
     stopped = [job for job in order if job.wanted and job.id not in shapes]
     for job in stopped:
         draft.stop(job, StopReason.PREEMPTED_FOR_PRIORITY)
     running = [job for job in order if job.wanted and has_shape(job.spec)]
     ran = {job.id: shape_of(job.spec, job.wanted) for job in running}
-    changed = [job for job in running if ran[job.id] != shapes[job.id]]
+    changed = [
+        job
+        for job in running
+        if ran[job.id] != shapes[job.id]
+        or _model_of(view, job) != on.get(job.id, _model_of(view, job))
+    ]
     for job in sorted(changed, key=lambda job: shapes[job.id].gpus > ran[job.id].gpus):
         mark = draft.mark()
         draft.stop(job, StopReason.RESIZED)
-        if _start(view, draft, job, shapes[job.id]) is None and job.wanted:
+        if _start(view, draft, job, shapes[job.id], on.get(job.id)) is None and job.wanted:
             draft.tell(job, why(job, ran[job.id], shapes[job.id]))
         else:
             draft.undo(mark)
@@ -50,14 +63,23 @@ def change_shapes(
         if job.wanted:
             continue
         shape = shapes.get(job.id) or asked_shape(job.spec)
-        refused = _start(view, draft, job, shape)
+        why_not = _start(view, draft, job, shape, on.get(job.id))
         if not job.wanted and not start_narrower(GangRoom.of(draft), view, draft, job):
-            draft.wait(job, refused or waits(job))
+            draft.wait(job, why_not or waits(job))
+            if refused is not None and why_not is not None:
+                refused[job.id] = why_not
 
 
-def _start(view: View, draft: Draft, job: JobView, shape: JobShape) -> Reason | None:
+def _model_of(view: View, job: JobView) -> str | None:
+    """The GPU model on which it runs, or one of several."""
+    return next((view.nodes()[one.node].gpu_model for one in job.wanted if one.gpus), None)
+
+
+def _start(
+    view: View, draft: Draft, job: JobView, shape: JobShape, model: str | None
+) -> Reason | None:
     """Start a job; why the guard refuses it, None also where there is no room."""
-    shares = place_shape(GangRoom.of(draft), view, draft, job, shape)
+    shares = place_shape(GangRoom.of(draft), view, draft, job, shape, model)
     return None if shares is None else draft.start(job, shares)
 
 
@@ -79,9 +101,10 @@ def start_narrower(room: GangRoom, view: View, draft: Draft, job: JobView) -> bo
 
 
 def place_shape(
-    room: GangRoom, view: View, draft: Draft, job: JobView, shape: JobShape
-) -> list[Share] | None:
-    """On one GPU model if any has room, those on which the job is fastest first.
+    room: GangRoom, view: View, draft: Draft, job: JobView, shape: JobShape,
+    model: str | None = None,
+) -> list[Share] | None:  # fmt: skip
+    """On one GPU model if any has room: `model`, then those on which the job is fastest.
 
     A job without a shape is placed as it was asked for, on as few nodes as can be.
     """
@@ -93,8 +116,9 @@ def place_shape(
     masks = able if any(mask is not None for mask in able) else ()
     models = list(dict.fromkeys(node.gpu_model for node in nodes if node.gpu_count))
     if shape.gpus and len(models) > 1:
-        for model in sorted(models, key=lambda one: (-rates.rate(spec, one).per_s, one)):
-            of_model = np.array([node.gpu_model == model for node in nodes])
+        order = sorted(models, key=lambda one: (one != model, -rates.rate(spec, one).per_s, one))
+        for each in order:
+            of_model = np.array([node.gpu_model == each for node in nodes])
             first = of_model if able[0] is None else able[0] & of_model
             found = room.place(shape, (first, *able[1:]))
             if found is not None:
