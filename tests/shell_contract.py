@@ -25,7 +25,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.experiments.schedule.live import NOT_FOR_PODS, LEARNING
+from wattherd.experiments.schedule.live import LEARNING, NOT_FOR_PODS
 from wattherd.experiments.schedule.run import power_policy
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.setup import queue_spec
