@@ -185,11 +185,10 @@ class CoreDesk:
 
     def report(self, name: str, **told: float) -> None:
         """The first pod of a job that runs says how far it is."""
-        self.say(name, json.dumps(told))
+        self.write_progress(min(self._runs[name].places), json.dumps(told))
 
-    def say(self, name: str, text: str) -> None:
-        """It says this of its progress, whatever it is."""
-        uid = min(self._runs[name].places)
+    def write_progress(self, uid: str, text: str) -> None:
+        """A pod says this of its progress, whatever it is."""
         made = self.pods[uid]
         notes = made["metadata"]["annotations"] | {"wattherd.dev/progress": text}
         self._put(made | {"metadata": made["metadata"] | {"annotations": notes}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -24,8 +25,8 @@ ELASTIC = "wattherd.dev/elastic"
 class Desk(CoreDesk):
     """Of one elastic Job, whose controller makes pods only when it is told to."""
 
-    def __init__(self, widths: str, pods: int) -> None:
-        super().__init__(NODES, core_choice("gandiva", "pause"), agents=False)
+    def __init__(self, widths: str, pods: int, scheduler: str = "gandiva") -> None:
+        super().__init__(NODES, core_choice(scheduler, "pause"), agents=False)
         self.widths, self.size, self.round = widths, pods, 0
         self.seen: list[Order] = []
         self.say()
@@ -107,6 +108,50 @@ def test_a_job_grows_into_idle_gpus_and_gives_them_back() -> None:
     core = desk.scheduler.core
     assert core is not None
     assert len([job for job in core.jobs.values() if job.active]) == 2
+
+
+class Reports:
+    """The elastic Job at work: it is made in the size that is asked for, and tells its progress."""
+
+    def __init__(self, desk: Desk, steps_per_s: dict[int, float]) -> None:
+        self.desk, self.steps_per_s = desk, steps_per_s
+        self.done, self.sizes = 0.0, list[int]()
+
+    def work(self, seconds: float) -> None:
+        desk, until_s = self.desk, self.desk.now_s + seconds
+        while desk.now_s < until_s:
+            desk.at(desk.now_s + 10.0)
+            asked = [one.pods for one in desk.take(ResizeOwner)]
+            if asked:  # it is suspended first: its pods go
+                self.sizes += asked
+                for uid in [uid for uid in desk.pods if "el-" in uid]:
+                    desk._gone(uid)
+                desk.make()
+                continue
+            runs = sorted(uid for uid, of in desk._of.items() if of.places and uid in desk.pods)
+            mine = [uid for uid in runs if "el-" in uid]
+            if mine:
+                self.done += 10.0 * self.steps_per_s[len(mine)]
+                told = {"step": self.done, "total": 1e6}
+                desk.write_progress(mine[0], json.dumps(told))
+
+
+@pytest.mark.parametrize(("at_four", "then"), [(1.0, 2), (1.9, 4)], ids=["no-faster", "faster"])
+@pytest.mark.parametrize("scheduler", ["optimus", "aiturbo"])
+def test_a_job_grows_again_only_if_it_was_faster_so(
+    scheduler: str, at_four: float, then: int
+) -> None:
+    """Before anything is known more GPUs are taken to help; what the job reported decides then."""
+    desk = Desk("1-4", pods=1, scheduler=scheduler)
+    job = Reports(desk, {1: 0.5, 2: 1.0, 3: 1.0, 4: at_four})
+    job.work(600.0)
+    assert job.sizes == [4]
+    desk.submit(GangJob(name="other", at_s=desk.now_s, duration_s=1e6, pods=2))
+    job.work(1200.0)
+    assert job.sizes[-1] == 2
+    desk.end("other")
+    job.work(2400.0)
+    assert job.sizes[-1] == then
 
 
 def test_who_waits_too_long_for_its_pods_gives_its_places_back_and_runs_once_they_come() -> None:

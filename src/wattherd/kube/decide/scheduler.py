@@ -246,7 +246,8 @@ class KubeScheduler:
                 self._book.ended_well(uid)
             self.pod_gone(uid)
             return
-        self._progress.saw(pod)
+        if self.choice is not None:
+            self._progress.saw(pod)
         known = self._pods.get(uid)
         self._pods[uid] = pod
         self._eligible.note(pod)
