@@ -53,6 +53,9 @@ LEAVE_S = 3
 )
 @click.option("--job-metrics", is_flag=True, default=None, help="Series by job on /metrics, too.")
 @click.option(
+    "--otlp", metavar="URL", help="OpenTelemetry collector, such as http://127.0.0.1:4318."
+)
+@click.option(
     "--accept-store",
     is_flag=True,
     help="Go on with a restored or a new store; set runs aside that it does not know.",

@@ -105,15 +105,20 @@ class Exposition:
 
     def families(self, sees: Callable[[JobSpec], bool]) -> Iterator[Any]:
         """One family after the other, in the order of the reference page; jobs that `sees` sees."""
+        series = self.series(sees)
+        for name, metric in METRICS.items():
+            if name in series:
+                yield _family(name, metric.kind, series[name])
+
+    def series(self, sees: Callable[[JobSpec], bool]) -> dict[str, Series]:
+        """Labels and values of each family by its name."""
         up, moment = self._moment(sees)
         series = {**self._power(moment), **self._jobs(moment), **self._service(up=up)}
         series |= level_series(self._site.levels(), self._site.tree, self._site.clock.now_s())
         series |= self._energy()
         if self._site.config.job_metrics:
             series |= self._by_job(moment)
-        for name, metric in METRICS.items():
-            if name in series:
-                yield _family(name, metric.kind, series[name])
+        return series
 
     def _moment(self, sees: Callable[[JobSpec], bool]) -> tuple[bool, Moment]:
         named = sees if self._site.config.job_metrics else _nobody
@@ -247,6 +252,12 @@ def last_heard_s(samples: Sequence[DrawSample]) -> float:
     """When all devices last said what they draw; a silent one is counted at its worst."""
     heard = (one.at_s for one in reversed(samples) if one.stated != WORST_CASE)
     return next(heard, samples[0].at_s)
+
+
+def everybody(spec: JobSpec) -> bool:
+    """For readers who may see all jobs."""
+    del spec
+    return True
 
 
 def _nobody(spec: JobSpec) -> bool:

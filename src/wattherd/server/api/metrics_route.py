@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 
 from wattherd.model.job import JobSpec
 from wattherd.server.api.http import TheCaller
-from wattherd.server.api.metrics import Exposition
+from wattherd.server.api.metrics import Exposition, everybody
 from wattherd.server.site.site import LiveSite
 
 
@@ -32,7 +32,11 @@ class _Page:
 
 def routes(app: FastAPI) -> None:
     """Add the page to an application that has its site."""
-    exposition = Exposition(app.state.site)
+    site: LiveSite = app.state.site
+    exposition = Exposition(site)
+    if site.telemetry is not None:
+        own = Exposition(site)
+        site.telemetry.observe(lambda: own.series(everybody))
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request, caller: TheCaller) -> Response:

@@ -112,6 +112,10 @@ class ServeConfig(BaseModel):
     job_metrics: bool = Field(
         default=False, description="whether /metrics has series for each job, too"
     )
+    otlp: str | None = Field(
+        default=None,
+        description="OpenTelemetry collector that gets metrics and decisions, OTLP over HTTP",
+    )
     runs: Path = Field(default=Path("runs"), description="simulated runs that pages compare")
     app_url: str | None = Field(
         default=None,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wattherd.devices.signals.contract import SignalSite as Limited
 from wattherd.devices.wire.http_client import origin_of
@@ -66,6 +66,9 @@ from wattherd.store.lock import FileLock, InUse
 from wattherd.store.store import ClusterStore
 from wattherd.units import watts
 
+if TYPE_CHECKING:
+    from wattherd.server.site.open_telemetry import OpenTelemetry
+
 Answer = TypeVar("Answer")
 
 
@@ -105,6 +108,7 @@ class LiveSite:
     """What users' jobs take, of those that this service was handed in."""
     tree: TreeBook = field(default_factory=TreeBook)
     """What is remembered of them, and of devices that are silent."""
+    telemetry: OpenTelemetry | None = None
 
     def look(self, of: Callable[[SiteView], Answer], patience_s: float = 30.0) -> Answer:
         """Something of the state between two turns."""
@@ -221,6 +225,9 @@ def _begin(
         tally.straggler(history.jobs[job_id].spec.queue if job_id in history.jobs else "")
 
     pace = PaceWatch(lags)
+    telemetry = _telemetry(config, machine, epoch, ending)
+    # Until recovery is over: what was decided earlier has been told.
+    traced: Callable[[Sequence[tuple[JournalEntry, Sequence[Command]]]], None] = _untraced
     feed = EventStream(core, history, replay.state.standing.seq, store.journal.digest)
 
     def on_turn(told: Sequence[tuple[JournalEntry, Sequence[Command]]]) -> None:
@@ -231,6 +238,7 @@ def _begin(
         scribe.told(told, touched)
         pace.told(told)
         log_turns(told)
+        traced(told)
         if any(isinstance(entry.event, NodeLost) for entry, _ in told):
             executor.abandon()
         feed.told(told)
@@ -312,6 +320,7 @@ def _begin(
     signals = SignalWatch(keeper, clock, _limited(config, machine), config.state, uris)
     ending.callback(signals.end)
     keeper.recover(executor)
+    traced = _untraced if telemetry is None else telemetry.decisions.told
     snapshots.grown(recovered.entries)
     faults = FaultWatch(config.kernel_log, machine, keeper.tell, tally.fault)
     ending.callback(faults.end)
@@ -320,6 +329,7 @@ def _begin(
     notifier = Notifier(store, history, Channels(config.notify, own_ports), epoch)
     for part in (idle, notifier, notices, meter, feed):
         ending.callback(part.end)
+    ending.callback(_flush, telemetry)  # while there is somebody to ask
     keeper.begin()
     scribe.begin()
     meter.begin()
@@ -334,7 +344,7 @@ def _begin(
         accounts, (*origins.notes, *recovered.notes, *problems, *notifier.notes), feed, notifier,
         ExitStack(),
     )  # fmt: skip
-    site.limits, site.tree, site.rates = limits, tree, rates
+    site.limits, site.tree, site.rates, site.telemetry = limits, tree, rates, telemetry
     _defer(site, ending)
     _begin_limits(config, limits, keeper)
     _set_budget(site, said)
@@ -343,6 +353,36 @@ def _begin(
     site.notes = (*site.notes, *here.notes)
     site.ending = ending.pop_all()
     return site
+
+
+def _untraced(told: Sequence[tuple[JournalEntry, Sequence[Command]]]) -> None:
+    del told
+
+
+def _telemetry(
+    config: ServeConfig, machine: Machine, epoch_s: float, ending: ExitStack
+) -> OpenTelemetry | None:
+    """Where a collector is configured.
+
+    Raises:
+        UserError: the extra is not installed, or the address is none.
+    """
+    if config.otlp is None:
+        return None
+    try:
+        from wattherd.server.site.open_telemetry import OpenTelemetry
+    except ImportError as missing:
+        hint = 'pip install "wattherd[otel]"'
+        raise UserError(f"needs {missing.name}", field="otlp", hint=hint) from None
+    names = [one.name for one in machine.nodes]
+    telemetry = OpenTelemetry(config.otlp, f"{names[0]}:{config.port}", epoch_s, names)
+    ending.callback(telemetry.end)
+    return telemetry
+
+
+def _flush(telemetry: OpenTelemetry | None) -> None:
+    if telemetry is not None:
+        telemetry.flush()
 
 
 def _defer(site: LiveSite, ending: ExitStack) -> None:
