@@ -42,6 +42,6 @@ QUESTIONS = {
     "power swings of synchronous training": "guides/swings",
     "exit codes of the command line": "reference/command-line",
     "predict the power of a job before it runs": "concepts/power-prediction",
-    "gang scheduling on Kubernetes": "guides/kubernetes-schedulers",
+    "gang scheduling on Kubernetes": "guides/kubernetes",
 }
 FEW = 5
