@@ -105,7 +105,7 @@ def job_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
 
 PROCESSORS = 2
 """As many are used; a greater machine is asked for no more."""
-START_S, END_S, LINE_S, TICK_S = 60.0, 30.0, 10.0, 1.0
+START_S, END_S, LINE_S, TICK_S = 120.0, 30.0, 10.0, 1.0
 SAMPLES = 7200
 SDK = 'install the second wheel, too: pip install wheels/*.whl "wattherd[server]"'
 
@@ -187,7 +187,7 @@ def _adaptive(out: Path, folder: str, scale: float, limit_s: float) -> int:
     documents = job_documents(folder, sys.executable, _environment(), scale=scale)
     runs, found = list[Lived](), list[str]()
     for policy in POLICIES:
-        state, lived = _cleared(out / policy), Lived(policy)
+        state, lived = _cleared(out / policy), Lived(policy, scale)
         options = ("--policy", policy, "--slots", str(SLOTS))
         with _service(state, out / policy / "serve.log", 0, options) as server:
             client = Client(server)

@@ -29,7 +29,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.estimate.speed import JobShape, asked_shape, shape_of
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, View
-from wattherd.policy.eligibility import able_nodes, inside
+from wattherd.policy.eligibility import able_nodes, eligibility_key, inside
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.job_progress import JobProgress, WorkLeft, young_s
 from wattherd.policy.schedule.resize import has_shape
@@ -96,6 +96,34 @@ class _Bid:
         return way.shape.gpus <= free[way.model] + beside and way.shape.gpus <= free[None] + have
 
 
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """What is the same for all jobs of a plan; `watts` are the most that all GPUs draw."""
+
+    view: View
+    watts: float
+    known: dict[object, dict[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, view: View) -> _Site:
+        """As it is now."""
+        return cls(view, sum(_watts(one.gpu_model) * one.gpu_count for one in view.nodes()) or 1.0)
+
+    def rooms(self, job: JobView) -> Mapping[str, int]:
+        """Tasks of its first role by GPU model, on empty nodes on which it may run."""
+        spec = job.spec
+        unit = max(spec.roles[0].gpu_count, 1)
+        key = unit, spec.gpu_models, eligibility_key(self.view, spec)
+        found = self.known.get(key)
+        if found is None:
+            each = inside(self.view.gpus_per_node() // unit, able_nodes(self.view, spec))
+            found = self.known[key] = {}
+            for node, count in zip(self.view.nodes(), each.tolist(), strict=True):
+                if node.gpu_count and (not spec.gpu_models or node.gpu_model in spec.gpu_models):
+                    found[node.gpu_model] = found.get(node.gpu_model, 0) + count
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressPerWatt:
     """`scaling` is c above; `look_s` None plans at events only."""
@@ -111,7 +139,8 @@ class ProgressPerWatt:
         self._note(view, memory, jobs)
         pauses_s = self.progress.pauses_s(view, jobs)
         young = young_s(pauses_s)
-        bids = {job.id: self._bid(view, memory, job, pauses_s[job.id], young) for job in jobs}
+        site = _Site.of(view)
+        bids = {job.id: self._bid(site, memory, job, pauses_s[job.id], young) for job in jobs}
         weigh([one for one in bids.values() if one.ways], self.scaling)
         before = {job.id: job.wanted for job in jobs}
         barred: frozenset[str] = frozenset()
@@ -148,9 +177,11 @@ class ProgressPerWatt:
 
     # What may be had ----------------------------------------------------------------------------
 
-    def _bid(self, view: View, memory: _Memory, job: JobView, pause_s: float, young: float) -> _Bid:
+    def _bid(
+        self, site: _Site, memory: _Memory, job: JobView, pause_s: float, young: float
+    ) -> _Bid:
         """All ways of a job, each with what it brings."""
-        spec, rooms = job.spec, _rooms(view, job)
+        view, spec, rooms = site.view, job.spec, site.rooms(job)
         asked = asked_shape(spec)
         unit = spec.roles[0].gpu_count
         if not asked.gpus:
@@ -166,7 +197,6 @@ class ProgressPerWatt:
         )
         left = self.progress.left(view, job, memory.seen, asked_per_s, young)
         runs_in = shape_of(spec, job.wanted) if job.wanted and has_shape(spec) else None
-        watts = sum(_watts(node.gpu_model) * node.gpu_count for node in view.nodes()) or 1.0
 
         def way(model: str | None, shape: JobShape) -> _Way:
             on = model or min(models, key=lambda one: ones[one])
@@ -176,7 +206,7 @@ class ProgressPerWatt:
             )
             time_s = left.units / per_s + (0.0 if stays else pause_s)
             return _Way(model, shape, left.units / time_s / one_per_s,
-                        _watts(on) * shape.gpus / watts)  # fmt: skip
+                        _watts(on) * shape.gpus / site.watts)  # fmt: skip
 
         shapes = [asked]
         if has_shape(spec):
@@ -299,17 +329,6 @@ def _stay(bids: Mapping[str, _Bid]) -> None:
 
 def _place(bid: _Bid) -> tuple[bool, float, int]:
     return not bid.job.wanted, -bid.weight, bid.job.number
-
-
-def _rooms(view: View, job: JobView) -> dict[str, int]:
-    """Tasks of its first role by GPU model, on empty nodes on which it may run."""
-    spec, nodes = job.spec, view.nodes()
-    each = view.gpus_per_node() // max(spec.roles[0].gpu_count, 1)
-    found: dict[str, int] = {}
-    for node, count in zip(nodes, inside(each, able_nodes(view, spec)).tolist(), strict=True):
-        if node.gpu_count and (not spec.gpu_models or node.gpu_model in spec.gpu_models):
-            found[node.gpu_model] = found.get(node.gpu_model, 0) + count
-    return found
 
 
 def _watts(gpu_model: str) -> float:
