@@ -17,7 +17,6 @@ from colo import DAYS, FAULTS, a_day
 PAGE = Path(__file__).parents[2] / "docs/concepts/power-control.md"
 USED = 0.95
 NOT_YET = {
-    "exporter-30-s": "74.4 % used",
     "steps-untold": "74.0 % used",
     "parts-beside": "7 s above, worst 0.8 %",
     "job-in-step": "94.98 % used",

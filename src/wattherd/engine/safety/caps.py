@@ -242,11 +242,15 @@ class CapBook:
         # what it cannot help.
         self.defiant = (self.defiant | (lasts & ~near)) & ~mends & ~(unable & near)
 
-    def compare(self, draw_w: Floats, trusted: Bools, now_s: float, step_s: float) -> Floats:
+    def compare(
+        self, draw_w: Floats, trusted: Bools, now_s: float, step_s: float, *,
+        late: Bools, telling: Bools,
+    ) -> Floats:  # fmt: skip
         """Learn what devices draw beyond their caps; how much (N,) that newly explains, or less.
 
         One that draws more than its cap allows, and was not seen to keep that cap, may still be
-        under one that it had before.
+        under one that it had before. Of devices whose meters are `late` (N,) only those learn that
+        are `telling` of a cap like that of now.
         """
         with np.errstate(invalid="ignore"):
             over = draw_w > OVER_CAP * self.response.at(self.held_w)
@@ -254,7 +258,9 @@ class CapBook:
         # Raised on suspicion: draw above the cap that was read back, of a device that had a higher
         # cap since draw last proved one, means that the higher one is still in force.
         self.held_w = np.where(before, self._doubt_w, self.held_w)
-        settle_s = np.maximum(self._config.settle_s, self._patience_s)
+        settle_s = np.where(late, 0.0, self._patience_s)
+        settle_s = np.maximum(self._config.settle_s, settle_s)
+        trusted = trusted & (~late | telling)
         # Only under a cap that is known to be in force does draw tell how a device keeps it.
         may = trusted & ~self.fixed & (np.abs(self.held_w - self.ordered_w) <= self.tolerance_w)
         told = trusted & ~(self.silent | self.defiant | self.waking)

@@ -26,6 +26,8 @@ Once a period, `SafetyLoop.cycle`: judge the meters (`meters`), read the caps ba
 * *Missing readings* are counted at their worst. With more than a fifth missing everybody goes to
   the floor, where Dynamo stops acting. A device or feed that never had a meter is a fact and no
   fault: it is counted by its caps, or its devices.
+* *Late readings* of devices are brought up to now by their caps, as far as a level's meter shows
+  it: what they took since their news is no other load (`late_draws`).
 * *Backstop.* Where caps cannot help, jobs on devices that do not follow are stopped, and where that
   does not help either, their outlets switched off (`backstop`).
 * *Storage* bridges a cut while caps come down, gives above a limit while it lasts, and recharges
@@ -59,6 +61,7 @@ from wattherd.engine.safety.contract import (
     SafetyNote,
 )
 from wattherd.engine.safety.fill import fill, steps_that_fit
+from wattherd.engine.safety.late_draws import LateDraws
 from wattherd.engine.safety.mean_meters import MeanMeters
 from wattherd.engine.safety.meters import Meters, TrustedReadings
 from wattherd.engine.safety.notes import NoteBook
@@ -132,6 +135,7 @@ class SafetyLoop:
         """What the last cycle found that devices may be counted at, by level (F + 1,)."""
         self._idle: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self._meters = Meters(fleet, self.config)
+        self._late = LateDraws(fleet)
         self._means = MeanMeters(fleet)
         self._allowance = Allowance(fleet, self.config)
         self._backstop = Backstop(fleet, self.config)
@@ -331,9 +335,13 @@ class SafetyLoop:
         lies = self._meters.liars[size:]
         self.base.keep(~lies, now_s)
         self.base.go_back(lies != lied)
+        renews_s = self._meters.renews_s
+        seen = self._late.up_to_now(
+            readings, seen, renews_s=renews_s, response=caps.response,
+            counted_w=caps.counted_w, other_w=self.base.steady_w,
+        )  # fmt: skip
         self.seen = seen = self._means.up_to_now(readings, seen, self.config.disagree)
         self.base.forget(self._means.changed)
-        renews_s = self._meters.renews_s
         caps.read_back(
             readings, self._watched(seen), seen.draw_w, news_s=renews_s[:size],
             resolution_w=np.nan_to_num(self._meters.resolution_w[:size]),
@@ -342,14 +350,17 @@ class SafetyLoop:
         # Below a level whose meter shows less than its devices' together nothing is learned: one of
         # them is wrong, and it is not known which.
         trusted = np.isfinite(seen.draw_w) & ~fleet.any_above(self._refuted(seen))
-        explained_w = caps.compare(seen.draw_w, trusted, now_s, step_s)
+        explained_w = caps.compare(
+            seen.draw_w, trusted, now_s, step_s, late=self._late.late, telling=self._late.telling
+        )
         # What a device newly explains of a level's draw was counted as other load before: it
         # changes sides, and is counted once.
         self.base.transfer(np.maximum(explained_w, 0.0))
         self.base.take_back(np.maximum(-explained_w, 0.0))
         # Nine tenths of the meters and not all: one that never has news would stretch the horizon
         # of everybody.
-        news_s = float(np.quantile(renews_s, 0.9)) if len(renews_s) else 0.0
+        soon_s = np.where(np.append(self._late.late, np.zeros(fleet.feeds + 1)), 0.0, renews_s)
+        news_s = float(np.quantile(soon_s, 0.9)) if len(soon_s) else 0.0
         # How far other load must be foreseen: until a cut that is ordered now has been answered and
         # seen.
         ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
@@ -357,7 +368,7 @@ class SafetyLoop:
             seen, caps.counted_w, readings.off, now_s=now_s, step_s=step_s, ahead_s=ahead_s,
             news_s=news_s, level_news_s=np.where(self._means.found, 0.0, renews_s[size:]),
             late_s=self._means.late_s, own_then_w=self._means.own_then_w,
-            faded_w=self._means.faded_w,
+            faded_w=self._means.faded_w, told_more_w=self._late.more_w,
         )  # fmt: skip
         # By the highest caps and not by those in force: draw beyond a cap is news that is acted
         # upon at once, an alarm is what nobody's devices could draw.

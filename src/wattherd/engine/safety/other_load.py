@@ -275,7 +275,7 @@ class BaseLoad:
         self, seen: TrustedReadings, counted_w: Floats, off: Bools, *, now_s: float, step_s: float,
         ahead_s: float, news_s: float = 0.0, level_news_s: Floats | None = None,
         late_s: Floats | float = 0.0, own_then_w: Floats | None = None,
-        faded_w: Floats | float = 0.0,
+        faded_w: Floats | float = 0.0, told_more_w: Floats | None = None,
     ) -> None:  # fmt: skip
         """Take in a cycle; `counted_w` (N,) is what every device may draw at most.
 
@@ -283,7 +283,8 @@ class BaseLoad:
         `level_news_s` (F + 1,) how seldom each level's. `late_s` (F + 1,) is how old what they tell
         of other load is, and `own_then_w` (F + 1,) what devices drew then, NaN where that is now.
         `faded_w` (F + 1,) is by how much less than at the last look they tell of the time before
-        the first one.
+        the first one. `told_more_w` (N,) is by how much more than was believed till now devices of
+        late meters turn out to have drawn.
         """
         fleet = self._fleet
         recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
@@ -311,6 +312,12 @@ class BaseLoad:
         # (soft) is the most that it may be, and too much where these read low or lag behind a rise.
         hard_w = self.drawn_w - most_w
         soft_w = self.drawn_w - self.explained_w
+        if told_more_w is not None and told_more_w.any():
+            # It passed for other load as long as nobody had told whose it was. Where the level's
+            # own draw fell as well it is other load that went.
+            fell_w = np.maximum(self._level_w.max(axis=0) - self.drawn_w, 0.0)
+            was_w = np.nan_to_num(self.steady_w - soft_w - fell_w)
+            self._give_over(np.clip(was_w, 0.0, fleet.levels(told_more_w)))
         told_w = np.full(len(soft_w), np.nan) if own_then_w is None else own_then_w
         of_now = np.isnan(told_w)
         then_w = np.where(of_now, self.explained_w, told_w)
@@ -345,11 +352,13 @@ class BaseLoad:
 
     def transfer(self, watts: Floats) -> None:
         """Watts (N,) that devices now answer for themselves are no other load any more."""
-        if not watts.any():
-            return
+        if watts.any():
+            self._give_over(self._fleet.levels(watts))
+
+    def _give_over(self, by_w: Floats) -> None:
+        """Watts of levels (F + 1,) were never other load."""
         # All that is remembered moves by the same watts. A past that still had them in it would
         # show as a fall of other load now, and be kept free for its return.
-        by_w = self._fleet.levels(watts)
         self._quiet.seconds = np.where(by_w > 0, -1.0, self._quiet.seconds)
         self.now_w = np.maximum(self.now_w - by_w, self.stated_w)
         self.steady_w = np.maximum(self.steady_w - by_w, self.stated_w)
