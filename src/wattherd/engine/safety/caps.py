@@ -6,7 +6,8 @@ maximum. Orders of one device arrive in their order, so reading the newest one b
 earlier one is still under way; therefore no order carries the number of one of the last few.
 
 A knob rounds to its step, and may end at a number of its own (asked for 103 W, it always says 105):
-such a read-back is as good as the number ordered.
+such a read-back is as good as the number ordered. One that rounds and does not say so is found out
+by its answers, and asked for whole steps from then on.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ MEANS = 2.5
 FLAT = 0.03
 FLAT_S = 30.0
 """Draw that stands still for so long, whatever is ordered, is all there is to expect."""
+STEPS_W = np.array([5.0, 10.0, 20.0, 25.0, 50.0, 2.0, 4.0, 8.0, 12.0, 15.0, 16.0, 30.0, 40.0])
+"""What knobs may round to, in the order of preference: round numbers first, and small ones."""
 GIVE_UP_S = 45.0
 """No knob on record takes longer: then the order has been answered, if by another number."""
 
@@ -84,6 +87,8 @@ class CapBook:
         self.coarse: Bools = self.step_w > 1
         self._own_number_w: Floats = np.full(fleet.size, np.nan)
         """What a knob says instead of all lower orders."""
+        self._ends_w: Floats = np.array([np.full(fleet.size, np.inf), np.full(fleet.size, -np.inf)])
+        """The lowest and the highest cap that was ever read back."""
         self._doubt_w: Floats = np.full(fleet.size, np.nan)
         """The highest cap that was in force since a draw last proved one."""
         # Silent until a first answer: of whoever was never heard anything is possible.
@@ -167,7 +172,14 @@ class CapBook:
         self.late = self.pending_s >= np.maximum(
             config.settle_s, np.where(done, self._patience_s, 0)
         )
-        self._learn_own_numbers(self.late & ~done & (unmoved_s >= config.settle_s))
+        with np.errstate(invalid="ignore"):
+            # Who was seen below its own number can be brought there.
+            below = read_w < self._own_number_w - self.tolerance_w
+        self._own_number_w = np.where(below, np.nan, self._own_number_w)
+        stuck = self.late & ~done & (unmoved_s >= config.settle_s)
+        self._learn_own_numbers(stuck & ~self._learn_steps(stuck))
+        self._ends_w[0] = np.fmin(self._ends_w[0], read_w)
+        self._ends_w[1] = np.fmax(self._ends_w[1], read_w)
         self.waking &= readings.off
         self.off = readings.off & ~self.waking
         self._before_w = np.where(lower & ~believed, self._before_w, draw_w)
@@ -189,6 +201,37 @@ class CapBook:
             # expected of the others, a firmware that makes all of them slow is noticed within some
             # orders.
             self.answer_s += 0.1 * (min(took_s, GIVE_UP_S) - self.answer_s)
+
+    # Only what is ordered from now on changes: whole steps, which are read back to the watt. What
+    # counts as an answer stays as it was: a step learned by mistake costs a part of it in watts,
+    # and no echo of an older order passes for the newest.
+    def _learn_steps(self, stuck: Bools) -> Bools:
+        """Who of those `stuck` (N,) answers in steps that nobody told.
+
+        A knob that clamps is no such one: it was never seen beyond the number that it says.
+        """
+        found = np.zeros(len(stuck), dtype=np.bool_)
+        rows = np.flatnonzero(stuck)
+        if not len(rows):
+            return found
+        read_w, ordered_w = self._read_w[rows], self.ordered_w[rows]
+        low_w, high_w = self._ends_w[:, rows]
+        with np.errstate(invalid="ignore"):
+            old = (np.abs(read_w - self._sent_w[:, rows]) <= SAME_W).any(axis=0)
+            beyond = np.where(read_w > ordered_w, low_w < read_w - SAME_W, high_w > read_w + SAME_W)
+        steps_w = STEPS_W[:, None]
+        whole = np.abs(read_w - np.rint(read_w / steps_w) * steps_w) <= SAME_W / 5
+        explains = whole & (np.abs(read_w - ordered_w) < steps_w) & (steps_w > self.step_w[rows])
+        explains &= ~old & beyond
+        some = explains.any(axis=0)
+        self.step_w[rows[some]] = STEPS_W[explains.argmax(axis=0)[some]]
+        self.coarse[rows[some]] = True
+        # It was the answer, so that this was the order.
+        self.ordered_w[rows[some]] = read_w[some]
+        self._sent_w[:, rows[some]] = np.nan
+        self._sent_w[-1, rows[some]] = read_w[some]
+        found[rows[some]] = True
+        return found
 
     def _learn_own_numbers(self, stuck: Bools) -> None:
         """A knob that answers with a number nobody ordered means that number.
