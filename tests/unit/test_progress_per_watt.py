@@ -203,3 +203,22 @@ def test_mean_completion_on_workloads_it_was_not_made_with() -> None:
     mean = {name: math.exp(sum(map(math.log, found)) / 6) for name, found in ratios.items()}
     assert mean["wattherd"] > 1.3, mean
     assert mean["wattherd"] > 0.97 * mean["optimus"], mean
+
+
+@pytest.mark.parametrize("priority", [1, 10])
+def test_the_important_begin_first_however_long_they_are(priority: int) -> None:
+    shorts = [job(f"s{n}", 200.0 + n, most=1) for n in range(6)]
+    lived = world(*shorts, job("long", 5000.0, at_s=20.0, most=1, priority=priority)).run(60)
+    assert lived.gpus()["long"] == 1, lived.starts
+    without = world(*shorts, job("long", 5000.0, at_s=20.0, most=1)).run(60)
+    assert "long" not in without.gpus()
+
+
+def test_among_the_important_the_short_come_first_and_width_is_by_gain() -> None:
+    several = [job(f"p{n}", 1000.0 * (n + 1), most=1, priority=5) for n in range(5)]
+    lived = world(job("low", 100.0, most=4), *several).run(40)
+    assert set(lived.gpus()) == {"p0", "p1", "p2", "p3"}
+    # Of all equally important, who begins and who is widened is one decision.
+    wide = world(job("a", 100.0, most=4), job("b", 9000.0, most=4)).run(5).gpus()
+    same = world(job("a", 100.0, most=4, priority=7), job("b", 9000.0, most=4, priority=7)).run(5)
+    assert wide == same.gpus()

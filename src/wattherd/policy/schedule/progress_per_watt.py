@@ -11,6 +11,9 @@ Weights make short jobs first. With n jobs, the one that has the k-th most left 
 width^(1 - 1/c). How much is left is told or guessed, and a guess comes before no told time. A job
 that changes pays its restart: the progress that is left is divided by the time to go with it.
 
+Jobs of higher priority begin first, the highest first of all. How much wider anybody gets is
+decided by what is gained alone; so is who begins, among equals and among those of least priority.
+
 Watts are the price of GPUs, by model: the most that one draws. They decide who gets which model and
 how wide. How many watts each gets then, under a budget, is the power policy's part, as is the
 micro-batch. What the guard refuses is left out, and the plan is made again, so nobody is stopped
@@ -226,19 +229,21 @@ class ProgressPerWatt:
         free: dict[str | None, int] = {None: most}
         for node, count in zip(view.nodes(), view.gpus_per_node().tolist(), strict=True):
             free[node.gpu_model] = free.get(node.gpu_model, 0) + count
-        heap: list[tuple[float, int, str, _Way]] = []
+        heap: list[tuple[int, float, int, str, _Way]] = []
+        lowest = min((one.job.spec.priority for one in bids.values()), default=0)
 
         def put(one: _Bid) -> None:
             found = one.best({**free, None: free[None]})
             if found is not None:
-                heapq.heappush(heap, (-found[0], one.job.number, one.job.id, found[1]))
+                above = one.job.spec.priority - lowest if one.way is None else 0
+                heapq.heappush(heap, (-above, -found[0], one.job.number, one.job.id, found[1]))
 
         for one in bids.values():
             one.way = None
         for one in bids.values():
             put(one)
         while heap:
-            gain, _, name, way = heapq.heappop(heap)
+            _, gain, _, name, way = heapq.heappop(heap)
             one = bids[name]
             now = one.best(free)
             if now is None:
@@ -302,9 +307,15 @@ class ProgressPerWatt:
     def _rest(
         self, view: View, draft: Draft, jobs: Sequence[JobView], bids: Mapping[str, _Bid]
     ) -> None:
-        """What is left over goes to those that wait, the shortest first; nobody is stopped."""
-        waiting = [job for job in jobs if not job.wanted]
-        for job in sorted(waiting, key=lambda job: (bids[job.id].left_s, job.number)):
+        """What is left over goes to those that wait, by priority, then the shortest first.
+
+        Nobody is stopped.
+        """
+
+        def turn(job: JobView) -> tuple[float, float, int]:
+            return -job.spec.priority, bids[job.id].left_s, job.number
+
+        for job in sorted((job for job in jobs if not job.wanted), key=turn):
             if draft.free_gpu_total() < job.spec.least_gpus or not start_narrower(
                 GangRoom.of(draft), view, draft, job
             ):
