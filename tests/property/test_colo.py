@@ -23,7 +23,7 @@ NOT_YET = {
     "parts-beside+fans+half-amperes": "3 s above, worst 0.5 %",
     "parts-beside+decaying-means+inference": "15 s above, worst 3.3 %",
     "neighbour-steps+slow-to-obey+skewed-clocks": "26 s above, worst 22.8 %",
-    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.8 % used",
+    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.5 % used",
 }
 """Days that are not held, as measured; one that is held after all fails here, to be taken out."""
 

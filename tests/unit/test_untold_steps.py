@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from safety_room import Room, a_fleet, a_loop, limits
+from safety_room import CALM, Room, a_fleet, a_loop, limits
+from wattherd.engine.safety.caps import CapBook
 
 LIMIT_W = 2_370.0
 
@@ -42,3 +45,26 @@ def test_what_counts_as_an_answer_is_as_strict_as_before() -> None:
     loop, room = a_loop(fleet), Room(fleet, knob_step_w=25.0)
     room.run(loop, limits(fleet, LIMIT_W), 60)
     assert np.all(loop.caps.tolerance_w < 1.0)
+
+
+def test_a_knob_that_repeats_an_order_of_long_ago_is_no_knob_of_steps() -> None:
+    """More orders are under way than are remembered: 320 W may be the echo of one of them."""
+    fleet = a_fleet()
+    book, at_s = CapBook(fleet, CALM), 0.0
+
+    def told(cap_w: float) -> None:
+        nonlocal at_s
+        readings = replace(Room(fleet).read(), now_s=at_s, cap_w=np.full(8, cap_w))
+        book.read_back(
+            readings, np.ones(8, dtype=bool), np.full(8, 190.0),
+            resolution_w=np.zeros(8), news_s=np.ones(8),
+        )  # fmt: skip
+        at_s += 1.0
+
+    told(200.0)
+    for ordered_w in (320.0, 350.0, 345.0, 340.0, 335.0, 330.0, 325.0, 315.0, 310.0, 300.0):
+        book.order(np.full(8, ordered_w))
+        told(200.0)
+    for _ in range(15):
+        told(320.0)
+    assert book.step_w == pytest.approx(1.0)

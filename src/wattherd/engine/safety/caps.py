@@ -218,6 +218,8 @@ class CapBook:
         low_w, high_w = self._ends_w[:, rows]
         with np.errstate(invalid="ignore"):
             old = (np.abs(read_w - self._sent_w[:, rows]) <= SAME_W).any(axis=0)
+            # Who was sent more than is remembered may repeat what is forgotten.
+            old |= np.isfinite(self._sent_w[0, rows])
             beyond = np.where(read_w > ordered_w, low_w < read_w - SAME_W, high_w > read_w + SAME_W)
         steps_w = STEPS_W[:, None]
         whole = np.abs(read_w - np.rint(read_w / steps_w) * steps_w) <= SAME_W / 5
