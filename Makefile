@@ -64,7 +64,7 @@ test: .venv/.dev ## lint, types and quick tests: needs nothing but Python; says 
 
 kernels: .venv/.dev # what places pods is compiled once, and not by each worker for itself
 	@mkdir -p runs/kernels
-	@$(WATTHERD) traces generate --family default --nodes 8 --seed 1 --out runs/kernels/input >/dev/null
+	@$(WATTHERD) traces generate --family default --nodes 8 --seed 1 --out runs/kernels/input --force >/dev/null
 	@$(WATTHERD) sim pack --nodes runs/kernels/input/nodes.csv --pods runs/kernels/input/pods.csv \
 	  --policy fgd --out runs/kernels >/dev/null
 
