@@ -87,6 +87,8 @@ def submit(site: LiveSite, run: str, *, held: bool = False) -> str:
         site.keeper.post(JobHeld(at_s=0.0, job_id=job), by="ann").result(MOST_S)
         for one in blockers:
             cancel(site, one)
+        for one in blockers:  # their supervisors write in their folders until they have ended
+            wait(site, one, "Cancelled")
     return job
 
 

@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
+from live_trainings import job, site
+from live_trainings import world as world_of
 
 from wattherd.engine.core.core import Core
-from wattherd.experiments.schedule.live import live_scheduler
-from wattherd.experiments.schedule.scheduler_context import SchedulerContext
-from wattherd.experiments.schedule.workloads import ReadJobs
-from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.event import BudgetChanged, Event, TenantLimited
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.event import BudgetChanged, TenantLimited
+from wattherd.model.job import TaskRole
 from wattherd.policy.schedule.job_progress import ReportedProgress, guessed_s
 from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
 from wattherd.server.journal.replay_state import ReplayState
 from wattherd.server.journal.snapshot_codec import FrozenState, freeze, thaw
-from wattherd.testing.reporting_world import ReportingWorld, Told, Training
+from wattherd.testing.reporting_world import Told, Training
 
-
-def site(*counts: int, models: tuple[str, ...] = ()) -> ClusterSpec:
-    names = models or ("T4",) * len(counts)
-    return ClusterSpec(
-        tuple(
-            NodeSpec(name=f"n{n}", cpu_milli=64_000, memory_mib=65_536, gpu_count=count,
-                     gpu_model=name)
-            for n, (count, name) in enumerate(zip(counts, names, strict=True))
-        )
-    )  # fmt: skip
-
-
-def job(
-    name: str, steps: float, *, at_s: float = 0.0, least: int = 1, most: int = 4,
-    speed: Callable[[int], float] = float, kind: str = "train",
-    tells: Callable[[float], Told | None] | None = None, on: Mapping[str, float] | None = None,
-    **fields: Any,
-) -> Training:  # fmt: skip
-    roles = fields.pop("roles", (TaskRole(count=most, command=(kind,)),))
-    widths = {} if len(roles) > 1 else {"min_width": least, "max_width": most}
-    spec = replace(JobSpec(id=name, submit_s=at_s, roles=roles, **widths), **fields)
-    return Training(spec=spec, steps=steps, per_s=speed, tells=tells, on=on or {})
-
-
-def world(
-    *jobs: Training, name: str = "wattherd", cluster: ClusterSpec | None = None,
-    events: tuple[Event, ...] = (),
-) -> ReportingWorld:  # fmt: skip
-    cluster = site(4) if cluster is None else cluster
-    built = live_scheduler(name, SchedulerContext(jobs=ReadJobs(specs=()), cluster=cluster))
-    return ReportingWorld(built.planner, cluster, jobs, events, built.computers)
+world = partial(world_of, name="wattherd")
 
 
 def power_of(power: float, width: int) -> float:

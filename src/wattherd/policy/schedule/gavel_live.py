@@ -33,7 +33,12 @@ from wattherd.policy.schedule.gavel import RESET_S, ROUND_S, GavelAccount
 from wattherd.policy.schedule.gavel_goals import FIFO, GavelApplicant, fifo, question
 from wattherd.policy.schedule.gavel_lp import GOALS, KIND, isolated_rates
 from wattherd.policy.schedule.live_forecast import LiveForecast
-from wattherd.policy.schedule.node_choice import confined, consolidated, shares_of
+from wattherd.policy.schedule.node_choice import (
+    confined,
+    consolidated,
+    shares_of,
+    start_where_it_fits,
+)
 from wattherd.policy.schedule.speed_forecast import tempo_of
 
 YOUNG_S = 60.0
@@ -291,7 +296,7 @@ class LiveGavel:
             chosen = self._choose(memory, able)
             mark = draft.mark()
             stopped = _give_way(draft, memory, jobs, chosen)
-            found = _start_others(view, draft, others)
+            found = start_where_it_fits(view, draft, others)
             found |= _start(view, draft, memory, jobs, chosen)
             if not stopped or not any(name in chosen for name in found):
                 return refused | found | self._top_up(view, draft, memory, jobs, ())
@@ -335,7 +340,7 @@ class LiveGavel:
         others: Sequence[JobView],
     ) -> dict[str, Reason]:  # fmt: skip
         """Free GPUs go to those that wait; nobody is stopped."""
-        refused = _start_others(view, draft, others)
+        refused = start_where_it_fits(view, draft, others)
         waiting = {name: one for name, one in jobs.items() if not one.view.wanted}
         for at in _fastest_first(waiting, len(memory.types)):
             for _, standing in memory.account.ranked(at):
@@ -454,20 +459,6 @@ def _try(view: View, draft: Draft, memory: _LiveMemory, one: _SharedJob, at: int
         )
         draft.tell(job, f"goes to {memory.types[at]}; speeds: {speeds}")
     return why
-
-
-def _start_others(view: View, draft: Draft, others: Sequence[JobView]) -> dict[str, Reason]:
-    """Those without a speed by type, where there is room for them."""
-    refused: dict[str, Reason] = {}
-    for job in others:
-        if job.wanted:
-            continue
-        mask = able_nodes(view, job.spec)
-        shares = shares_of(job, draft, consolidated, view.gpus_per_node(), None, mask)
-        why = draft.start(job, shares) if shares is not None else None
-        if why is not None:
-            refused[job.id] = why
-    return refused
 
 
 def _tell(

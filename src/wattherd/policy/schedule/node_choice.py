@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.model.job import TaskRole
-from wattherd.policy.contract import Draft, JobView, Share
-from wattherd.policy.eligibility import NodeMask, inside
+from wattherd.model.reason import Reason
+from wattherd.policy.contract import Draft, JobView, Share, View
+from wattherd.policy.eligibility import NodeMask, able_nodes, inside
 
 Ints = NDArray[np.int64]
 _NO_ROOM = np.iinfo(np.int64).max
@@ -319,6 +320,20 @@ def shares_of(
             return None
         taken.extend(Share(share.node, share.tasks, number) for share in others)
     return taken
+
+
+def start_where_it_fits(view: View, draft: Draft, jobs: Sequence[JobView]) -> dict[str, Reason]:
+    """Start those that wait where there is room for them; why the guard refused whom."""
+    refused: dict[str, Reason] = {}
+    for job in jobs:
+        if job.wanted:
+            continue
+        mask = able_nodes(view, job.spec)
+        shares = shares_of(job, draft, consolidated, view.gpus_per_node(), None, mask)
+        why = draft.start(job, shares) if shares is not None else None
+        if why is not None:
+            refused[job.id] = why
+    return refused
 
 
 def _needs(role: TaskRole) -> tuple[int, int, int]:

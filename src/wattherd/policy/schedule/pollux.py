@@ -53,7 +53,7 @@ class _Memory:
         changed: list[tuple[JobView, Held]] = []
         for name, pairs in zip(self.asked_for, plan, strict=True):
             held = tuple((int(node), int(tasks)) for node, tasks in pairs)
-            if name in jobs and held != _held(jobs[name]):
+            if name in jobs and held != held_tasks(jobs[name]):
                 changed.append((jobs[name], held))
         before = {job.id: job.wanted for job, _ in changed}
         for job, held in changed:
@@ -81,7 +81,7 @@ class _Memory:
         """Half as many tasks, and half again, until the guard has watts for them; if it has."""
         tasks = sum(count for _, count in held) // 2
         while tasks >= job.spec.least_width and tasks > beyond:
-            if self.start(job, _first(held, tasks), draft):
+            if self.start(job, first_tasks(held, tasks), draft):
                 return True
             tasks //= 2
         return False
@@ -141,7 +141,7 @@ class Pollux:
 
     def _ask(self, view: View, draft: Draft, memory: _Memory, jobs: Mapping[str, JobView]) -> None:
         memory.due_s = view.now_s + (self.interval_s or 0.0)
-        order = sorted(jobs.values(), key=lambda job: _importance(job, view.now_s))
+        order = sorted(jobs.values(), key=lambda job: importance(job, view.now_s))
         able = [job for job in order if _able(job)]
         if memory.in_vain:
             memory.rouse(able, draft)
@@ -171,7 +171,7 @@ def _kept(job: JobView, before: Sequence[Allocation], draft: Draft) -> bool:
     return bool(shares) and draft.start(job, shares) is None
 
 
-def _first(held: Held, tasks: int) -> Held:
+def first_tasks(held: Held, tasks: int) -> Held:
     """The first so many tasks, node by node."""
     found, left = [], tasks
     for node, count in held:
@@ -181,7 +181,7 @@ def _first(held: Held, tasks: int) -> Held:
     return tuple(found)
 
 
-def _importance(job: JobView, now_s: float) -> tuple[float, float, int]:
+def importance(job: JobView, now_s: float) -> tuple[float, float, int]:
     """Where jobs collide, least attained service comes first."""
     return job.service_gpu_s(now_s), job.spec.submit_s, job.number
 
@@ -191,7 +191,8 @@ def _able(job: JobView) -> bool:
     return len(job.spec.roles) == 1 and job.spec.roles[0].gpu_count > 0
 
 
-def _held(job: JobView) -> Held:
+def held_tasks(job: JobView) -> Held:
+    """What it has by node."""
     tasks: dict[int, int] = {}
     for allocation in job.wanted:
         tasks[allocation.node] = tasks.get(allocation.node, 0) + allocation.tasks
@@ -214,7 +215,7 @@ def _applicant(job: JobView, memory: _Memory, models: Sequence[str], view: View)
         least=spec.least_width,
         most=max(most, spec.least_width),
         factor=restart_factor(max(now_s - spec.submit_s, 0.0), restarts),
-        held=_held(job),
+        held=held_tasks(job),
         barred=tuple(barred),
         report=report,
     )

@@ -34,8 +34,15 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import able_nodes, inside
 from wattherd.policy.schedule.live_forecast import LiveForecast
-from wattherd.policy.schedule.node_choice import consolidated, shares_of
-from wattherd.policy.schedule.pollux import MOST_TASKS, translated
+from wattherd.policy.schedule.node_choice import consolidated, start_where_it_fits
+from wattherd.policy.schedule.pollux import (
+    MOST_TASKS,
+    Held,
+    first_tasks,
+    held_tasks,
+    importance,
+    translated,
+)
 from wattherd.policy.schedule.pollux_genetic import GENERATIONS, POPULATION
 from wattherd.policy.schedule.pollux_problem import (
     PolluxApplicant,
@@ -56,9 +63,6 @@ IN_VAIN = 10.0
 """After so many intervals, a question is asked again: who answers may be gone."""
 MOST_TRIES = 16
 """Plans that are made again for what the guard refuses; then this answer is left."""
-
-Held = tuple[tuple[int, int], ...]
-"""Tasks by node, (node, tasks), nodes ascending."""
 
 
 @dataclass(slots=True)
@@ -115,7 +119,7 @@ class LivePollux:
         others = [job for job in live if job.id not in jobs]
         _note(memory, jobs)
         interval_s = self._interval_s(view, live)
-        refused = _start_others(view, draft, others)
+        refused = start_where_it_fits(view, draft, others)
         answer = view.computed(KINDS[self.search]) if memory.asked else None
         if answer is not None and answer.key == memory.asked:
             memory.asked = ""
@@ -145,7 +149,7 @@ class LivePollux:
     def _ask(
         self, view: View, draft: Draft, memory: _LiveMemory, jobs: Mapping[str, JobView]
     ) -> None:
-        order = sorted(jobs.values(), key=lambda job: _importance(job, view.now_s))
+        order = sorted(jobs.values(), key=lambda job: importance(job, view.now_s))
         gpus = view.gpus_per_node().tolist()
         fair = fair_tasks(gpus, [job.spec.roles[0].gpu_count for job in order])
         homes = _homes(view, order)
@@ -185,7 +189,7 @@ class LivePollux:
                 max(memory.starts.get(job.id, 0) - 1, 0),
                 view.restart_time(job).seconds,
             ),
-            held=_held(job),
+            held=held_tasks(job),
             barred=barred,
             speedup=(0.0, *(goodput[count] / goodput[share] for count in range(1, most + 1))),
         )
@@ -218,7 +222,7 @@ class LivePollux:
             for name, pairs in zip(memory.asked_for, plan, strict=True)
             if name in jobs
         }
-        changed = {name: held for name, held in targets.items() if held != _held(jobs[name])}
+        changed = {name: held for name, held in targets.items() if held != held_tasks(jobs[name])}
         refused: dict[str, Reason] = {}
         for _ in range(MOST_TRIES):
             mark = draft.mark()
@@ -238,7 +242,7 @@ class LivePollux:
         self, view: View, draft: Draft, jobs: Mapping[str, JobView], changed: Mapping[str, Held]
     ) -> dict[str, Reason | None]:
         """Those that could not be started, and why."""
-        had = {name: _count(_held(jobs[name])) for name in changed}
+        had = {name: _count(held_tasks(jobs[name])) for name in changed}
         for name, held in changed.items():
             if jobs[name].wanted:
                 gone = StopReason.RESIZED if held else StopReason.PREEMPTED_FOR_PRIORITY
@@ -253,11 +257,11 @@ class LivePollux:
             for tasks in range(_count(held) - 1, narrower - 1, -1):
                 if why is None:
                     break
-                why = _start(draft, job, _first(held, tasks))
+                why = _start(draft, job, first_tasks(held, tasks))
             if why is not None:
                 refused[name] = why
             elif had[name]:
-                now = _count(_held(job))
+                now = _count(held_tasks(job))
                 words = self._goodputs(view, job, {had[name], now}).words(had[name], now)
                 unit = job.spec.roles[0].gpu_count
                 draft.tell(job, f"resized from {had[name] * unit} to {now * unit} GPUs: {words}")
@@ -271,7 +275,7 @@ def _note(memory: _LiveMemory, jobs: Mapping[str, JobView]) -> None:
             del known[gone]
     for name, job in jobs.items():
         if job.wanted and not job.starting and job.progress > 0:
-            memory.widest[name] = max(memory.widest.get(name, 0), _count(_held(job)))
+            memory.widest[name] = max(memory.widest.get(name, 0), _count(held_tasks(job)))
 
 
 def _homes(view: View, order: Sequence[JobView]) -> dict[str, str | None]:
@@ -313,7 +317,7 @@ def _top_up(
     refused: dict[str, Reason] = {}
     homes = _homes(view, list(jobs.values()))
     models = np.array([node.gpu_model for node in view.nodes()])
-    for job in sorted(waiting, key=lambda job: _importance(job, view.now_s)):
+    for job in sorted(waiting, key=lambda job: importance(job, view.now_s)):
         home = homes[job.id]
         room = draft.room(job)
         masks = [np.ones(len(models), dtype=np.bool_)]
@@ -335,27 +339,8 @@ def _least(job: JobView, room: NDArray[np.int64]) -> list[Share] | None:
     return consolidated(room, room, job.spec.least_width)
 
 
-def _start_others(view: View, draft: Draft, others: Sequence[JobView]) -> dict[str, Reason]:
-    """Those without a goodput, where there is room for them."""
-    refused: dict[str, Reason] = {}
-    for job in others:
-        if job.wanted:
-            continue
-        mask = able_nodes(view, job.spec)
-        shares = shares_of(job, draft, consolidated, view.gpus_per_node(), None, mask)
-        why = draft.start(job, shares) if shares is not None else None
-        if why is not None:
-            refused[job.id] = why
-    return refused
-
-
 def _start(draft: Draft, job: JobView, held: Held) -> Reason | None:
     return draft.start(job, [Share(node, tasks) for node, tasks in held])
-
-
-def _importance(job: JobView, now_s: float) -> tuple[float, float, int]:
-    """Where jobs collide, least attained service comes first."""
-    return job.service_gpu_s(now_s), job.spec.submit_s, job.number
 
 
 def _able(job: JobView) -> bool:
@@ -365,25 +350,8 @@ def _able(job: JobView) -> bool:
     return len(roles) == 1 and whole and roles[0].gpu_count > 0 and roles[0].gpu_memory_mib is None
 
 
-def _held(job: JobView) -> Held:
-    tasks: dict[int, int] = {}
-    for allocation in job.wanted:
-        tasks[allocation.node] = tasks.get(allocation.node, 0) + allocation.tasks
-    return tuple(sorted(tasks.items()))
-
-
 def _count(held: Held) -> int:
     return sum(tasks for _, tasks in held)
-
-
-def _first(held: Held, tasks: int) -> Held:
-    """The first so many tasks, node by node."""
-    found, left = [], tasks
-    for node, count in held:
-        if left > 0:
-            found.append((node, min(count, left)))
-        left -= count
-    return tuple(found)
 
 
 def _waits(job: JobView, draft: Draft, memory: _LiveMemory, now_s: float) -> Reason:
