@@ -22,6 +22,8 @@ from helm_chart import Tools
 from kube_cluster import Cluster, NamedCluster
 from term_fence import keep_leases_watched
 
+os.environ["PYTHONFAULTHANDLER"] = "1"  # who does not end when asked says where it is
+
 _NEEDED = bool(os.environ.get("WATTHERD_NEED_KUBE"))
 _NAMED = os.environ.get("WATTHERD_KUBECONFIG")
 _numbers = itertools.count(1)

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 180.0
 """How long anything is waited for: far longer than it takes, on machines far busier than this."""
@@ -42,6 +43,23 @@ def wait_until(
             said = what if isinstance(what, str) else what()
             raise AssertionError(f"still not so after {within_s:.0f} s: {said}")
         time.sleep(every_s)
+
+
+def end(process: subprocess.Popen[Any], *, within_s: float = 60.0) -> None:
+    """In peace, as the kubelet ends it; one that lives on would decide amid the tests that follow.
+
+    It is killed then, and says first where each of its threads is (`PYTHONFAULTHANDLER`).
+    """
+    process.terminate()
+    try:
+        process.wait(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        time.sleep(1)
+        process.kill()
+        process.wait()
+        said = process.stderr.read() if process.stderr is not None else "see what it wrote"
+        raise AssertionError(f"it lives {within_s:g} s after SIGTERM: {said[-9000:]!r}") from None
 
 
 class Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import kube_server
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node
@@ -79,8 +81,7 @@ def a_copy(
 
 def end(copy: Copy) -> None:
     """In peace: its lease is given back."""
-    copy.terminate()
-    copy.wait(timeout=120)
+    kube_server.end(copy, within_s=120)
 
 
 @contextmanager
@@ -121,8 +122,9 @@ def written(api: KubeApi, namespace: str, note: str = "watts") -> dict[str, str]
 
 def holder(api: KubeApi, namespace: str, lease: str = LEASE) -> str:
     """Who has the lease; empty if nobody has."""
-    found = api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}")
-    return str(found.get("spec", {}).get("holderIdentity") or "")
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}"
+    status, found = api.call("GET", path)
+    return str(found["spec"].get("holderIdentity") or "") if status == http.HTTPStatus.OK else ""
 
 
 def kill_holder(api: KubeApi, namespace: str, lease: str) -> str:
@@ -141,7 +143,12 @@ def kill_holder_amid(
     making: Callable[[], object],
     begun: Callable[[], object],
 ) -> str:
-    """Whoever has the lease, once it has `begun` and while we are `making`; says who that was."""
+    """Whoever has the lease, once it has `begun` and while we are `making`; says who that was.
+
+    Not before somebody has it: where something else binds (kube-scheduler, by what an earlier
+    leader left), the first pod may run before there is anybody to kill.
+    """
+    wait_until(lambda: holder(api, namespace, lease), "somebody leads", within_s=PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(making)
         wait_until(begun, "the first run", every_s=0.005)

@@ -14,7 +14,7 @@ from typing import Any
 
 from control_plane import ControlPlane
 from kube_api import Object, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from shipped_rights import account, policies
 from test_extender import SCHEDULER, a_scheduler, an_extender
 from test_modes_tree import touched
@@ -87,5 +87,4 @@ def _command(plane: ControlPlane, name: str, *arguments: str) -> Iterator[None]:
         try:
             yield
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)

@@ -16,7 +16,7 @@ import safe_copies
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from shipped_rights import kind_path
 from term_fence import fenced
 
@@ -78,8 +78,7 @@ def admitting(
             assert "wattherd.dev/power" in lines[1], [*lines, process.stderr.read()]
             yield process
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from helm_chart import (
     of_kind,
 )
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
-from kube_server import free_ports, wait_until
+from kube_server import end, free_ports, wait_until
 from test_extender import SCHEDULER, a_scheduler, is_ready
 
 MONITORS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -193,8 +193,7 @@ def at_work(plane: ControlPlane, pod: Object, account: str) -> Iterator[Work]:
             health = line.removeprefix("health on ").strip()
             yield Work(config, health, f"http://127.0.0.1:{port}")
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 def asked(url: str) -> tuple[int, str]:

@@ -18,7 +18,7 @@ import safe_copies
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from shipped_rights import kind_path
 from t4_racks import RISE_W, Racks
 
@@ -76,8 +76,7 @@ def publishing(kubeconfig: Path, *options: str) -> Iterator[str]:
             assert line.startswith("health on "), line + process.stderr.read()
             yield line.removeprefix("health on ").strip()
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 @pytest.fixture

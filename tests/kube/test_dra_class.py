@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from control_plane import ControlPlane
-from kube_server import wait_until
+from kube_server import end, wait_until
 from t4_racks import Racks
 
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
@@ -21,8 +20,7 @@ def test_a_class_that_is_not_there_is_told_and_waited_for(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     api, said = plane.api, tmp_path / "said"
-    python = [sys.executable, "-X", "faulthandler"]
-    command = [*python, "-m", "wattherd.cli.main", "kube", "dra", "--budget=1kW"]
+    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "dra", "--budget=1kW"]
     with (
         RACKS.made(api),
         said.open("w") as told,
@@ -38,11 +36,5 @@ def test_a_class_that_is_not_there_is_told_and_waited_for(
             assert {owner["uid"] for [owner] in owners} == {made["metadata"]["uid"]}
         finally:
             api.delete(f"{CLASSES}/{CLASS}")
-            process.terminate()
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGABRT)  # where each of its threads is
-                process.wait()
-                raise AssertionError(said.read_text()[-9000:]) from None
+            end(process)
     wait_until(lambda: not api.get(SLICES)["items"], "slices go with their class")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from test_second_scheduler import T4, bound, nodes_of
 
 NAME = "wattherd-elastic"
@@ -33,8 +33,7 @@ def a_scheduler(plane: ControlPlane) -> Iterator[None]:
         try:
             yield
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 def a_job(name: str, pods: int, *, widths: str = "") -> Object:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from openb_fleet import check, fleet, whole_trace
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
@@ -34,8 +34,7 @@ def extender_process(plane: ControlPlane, *options: str) -> Iterator[subprocess.
         try:
             yield process
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 def address_of(process: subprocess.Popen[str]) -> str:

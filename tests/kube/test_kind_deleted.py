@@ -11,7 +11,7 @@ from pathlib import Path
 
 from control_plane import ControlPlane
 from kube_api import KubeApi, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from power_api import DEFINITIONS, an_object, condition, defined, path_of, shipped
 from test_second_scheduler import T4, bound, nodes_of, why
 
@@ -31,8 +31,7 @@ def a_scheduler(plane: ControlPlane, log: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 def again(api: KubeApi) -> None:

@@ -17,7 +17,7 @@ from control_plane import ControlPlane
 from draw_watch import SampledDraw
 from kube_api import IMAGE, KubeApi, Object
 from kube_binaries import NoBinaries
-from kube_server import wait_until
+from kube_server import end, wait_until
 from kueue_manager import a_queue, at_work, workloads
 from power_api import an_object, defined, path_of
 from shipped_rights import account
@@ -106,8 +106,7 @@ def answering(kubeconfig: Path, *options: str, health: str = "127.0.0.1:0") -> I
             assert "wattherd.dev/power" in lines[1], [*lines, process.stderr.read()]
             yield
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 def running(api: KubeApi, namespace: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from control_plane import ControlPlane
 from kube_api import a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from power_api import an_object, defined, path_of
 from test_second_scheduler import T4, bound, nodes_of, why
 
@@ -59,8 +59,7 @@ def a_scheduler(
         try:
             yield process, log.read_text
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 def test_budgets_hold_for_who_started_before_the_api_server(

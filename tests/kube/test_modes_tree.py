@@ -12,7 +12,7 @@ import pytest
 import yaml
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from power_api import an_object, defined, path_of
 from shipped_rights import kind_path
 
@@ -49,8 +49,7 @@ def at_work(plane: ControlPlane, mode: str) -> Iterator[None]:
         try:
             yield
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from control_plane import ControlPlane
 from draw_watch import SampledDraw
 from kube_api import KubeApi, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from power_api import an_object, condition, defined, path_of, there
 from shipped_rights import account
 
@@ -74,8 +74,7 @@ def a_scheduler(plane: ControlPlane, *more: str) -> Iterator[subprocess.Popen[by
         try:
             yield process
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 class Bound:

@@ -11,7 +11,7 @@ from typing import Any
 
 from control_plane import ControlPlane
 from kube_api import KubeApi
-from kube_server import wait_until
+from kube_server import end, wait_until
 from power_api import an_object, condition, defined, path_of, there
 
 from unit.web_server import Site, serving
@@ -30,8 +30,7 @@ def a_scheduler(plane: ControlPlane) -> Iterator[None]:
         try:
             yield
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from control_plane import ControlPlane
 from kube_api import a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from power_api import an_object, condition, defined, path_of
 from shipped_rights import account
 from test_second_scheduler import T4, a_scheduler, bound, nodes_of, why
@@ -52,8 +52,7 @@ def scheduler(plane: ControlPlane) -> Iterator[None]:
         subprocess.Popen([*command, f"--kubeconfig={ours}"]) as process,
     ):
         yield
-        process.terminate()
-        process.wait(timeout=60)
+        end(process)
     api.remove_nodes(nodes)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
-from kube_server import wait_until
+from kube_server import end, wait_until
 from openb_fleet import check, fleet, whole_trace
 
 POLICIES = ("fgd", "pwr+fgd:0.1", "wattherd")
@@ -36,8 +36,7 @@ def a_scheduler(plane: ControlPlane, name: str, *options: str) -> Iterator[str]:
                 raise AssertionError(line + process.stderr.read())
             yield name
         finally:
-            process.terminate()
-            process.wait(timeout=60)
+            end(process)
 
 
 @contextmanager

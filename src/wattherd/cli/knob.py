@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.output import lists, printed, prints
-from wattherd.cli.signals import on_signals
+from wattherd.cli.signals import set_on
 
 if TYPE_CHECKING:
     from wattherd.devices.knobs.contract import KnobReading, KnobUnit, OrderOutcome
@@ -142,7 +142,7 @@ def _set_for(uri: str, asked: float, period_s: float, folder: Path, output: str)
 def _told_to_end() -> threading.Event:
     """Set by the signals that would end this process, which has a knob to put back first."""
     ended = threading.Event()
-    on_signals(ended.set, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    set_on(dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), ended))
     return ended
 
 

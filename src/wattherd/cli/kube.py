@@ -19,7 +19,7 @@ from wattherd.cli.kube_files import chart, crds, dashboards, manifests
 from wattherd.cli.kube_nodes import agent, cap_helper, claims_plugin, pools
 from wattherd.cli.kube_what_if import simulate_pods, snapshot
 from wattherd.cli.listening import address_of, answering, listen, say
-from wattherd.cli.signals import on_signals
+from wattherd.cli.signals import set_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def extender(
 
 def _ends_by_signal(feed: ApiFeed) -> threading.Event:
     """Set when we are asked to end, also while `feed` waits for the API server to begin."""
-    on_signals(feed.unwanted.set, signal.SIGTERM, signal.SIGINT)
+    set_on({signal.SIGTERM: feed.unwanted, signal.SIGINT: feed.unwanted})
     return feed.unwanted
 
 

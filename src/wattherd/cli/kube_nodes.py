@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wattherd.cli.listening import answering, say
-from wattherd.cli.signals import on_signals
+from wattherd.cli.signals import set_on
 from wattherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _bench_options(chosen: dict[str, Any]) -> BenchOptions:
 
 def _until_told(over: threading.Event | None = None) -> threading.Event:
     over = over or threading.Event()
-    on_signals(over.set, signal.SIGTERM, signal.SIGINT)
+    set_on({signal.SIGTERM: over, signal.SIGINT: over})
     return over
 
 

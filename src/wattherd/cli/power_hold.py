@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from wattherd.cli.signals import on_signals
+from wattherd.cli.signals import set_on
 
 
 @click.command("hold")
@@ -47,10 +47,8 @@ def hold(
         pid = ask_to_reload(read_site(config))
         click.echo(f"process {pid} reads {config} again")
         return 0
-    ended = threading.Event()
-    on_signals(ended.set, signal.SIGTERM, signal.SIGINT)
-    again = threading.Event()
-    on_signals(again.set, signal.SIGHUP)
+    ended, again = threading.Event(), threading.Event()
+    set_on({signal.SIGTERM: ended, signal.SIGINT: ended, signal.SIGHUP: again})
     life = HoldLoop(
         site=read_site(config),
         emit=to_stream(_write),
