@@ -196,6 +196,91 @@ def test_three_parents_give_in_proportion() -> None:
     assert beyond_due(400, *queues) == {"B": 10, "H": 5}
 
 
+def test_queues_over_their_guarantees_leave_each_other_alone() -> None:
+    assert stopped(20, Q("A", 8, 11, 2), Q("B", 8, 9, 2), Q("C", 4)) == {}
+    assert stopped(20, Q("A", 6), Q("B", 6, 8, 10), Q("C", 8, 12, 5)) == {}
+
+
+def test_a_spared_queue_gives_nothing_though_it_is_at_its_maximum() -> None:
+    e, f = Q("E", 17, 110, 20, most=109), Q("F", 258, 149)
+    a = Q("A", 725, children=(Q("B", 360, 396), Q("C", 365, 345, 20)))
+    d = Q("D", 275, most=550, reclaimable=False, children=(e, f))
+    assert "E" not in beyond_due(1000, a, d)
+
+
+BALANCE = Reclaim(wait_s=0.0, per_cycle=1.0, dead_zone=0.0, natural=1.0, balance=True)
+
+
+@pytest.mark.parametrize(
+    ("pending", "reclaim", "gave"),
+    [
+        (30, AT_ONCE, {"B": 5, "C": 15}),  # A comes to its guarantee of 30
+        (30, BALANCE, {"B": 6, "C": 17}),  # to 33; YARN rounds B's 6 2/3 up, and A has 34
+        (6, AT_ONCE, {"C": 6}),
+        (6, BALANCE, {"C": 8}),  # two more than A wants: B and C are balanced as well
+    ],
+)
+def test_balance_goes_beyond_guarantees(
+    pending: int, reclaim: Reclaim, gave: dict[str, int]
+) -> None:
+    queues = Q("A", 30, 10, pending), Q("B", 30, 40, 30), Q("C", 30, 50, 30), Q("D", 10)
+    assert stopped(100, *queues, reclaim=reclaim) == gave
+
+
+def test_balance_stops_at_guarantees_where_all_is_promised() -> None:
+    assert stopped(50, Q("A", 30, 20, 35), Q("B", 20, 30, 25), reclaim=BALANCE) == {"B": 10}
+
+
+def test_queues_have_no_priorities_and_share_by_guarantee() -> None:
+    """By choice: with YARN's queue priorities a would give 10 and b 15."""
+    queues = Q("A", 30, 40, 50), Q("B", 30, 59, 50), Q("C", 40, 1, 25)
+    assert stopped(100, *queues) == {"A": 3, "B": 22}
+
+
+@pytest.mark.parametrize(("a", "b", "first"), [(0, 1, "A"), (2, 2, "B"), (3, 4, "B"), (3, 8, "A")])
+def test_the_queue_that_uses_least_of_its_guarantee_is_served_first(
+    a: int, b: int, first: str
+) -> None:
+    """Of 30 and 70 %, one GPU is free, both ask: by parts of guarantees, not by GPUs."""
+    shares = {"A": 30.0, "B": 70.0}
+    children = tuple(
+        CapacityQueue(name=name, guaranteed_pct=part, user_limit_factor=-1)
+        for name, part in shares.items()
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children))
+    jobs = [
+        timed(f"{name}{n}", queue=name, lasts_s=LONG_S)
+        for name, count in (("A", a), ("B", b))
+        for n in range(count)
+    ]
+    jobs += [timed(f"next-{name}", queue=name, lasts_s=LONG_S) for name in ("B", "A")]
+    planner = CapacityScheduler(tree=tree, reclaim=None)
+    story = Story(planner, t4_nodes(a + b + 1), jobs, until_s=20.0, round_s=5.0)
+    assert [name for name in story.running() if name.startswith("next")] == [f"next-{first}"]
+
+
+def test_a_queue_gives_low_priorities_to_others_and_to_its_own_at_once() -> None:
+    """Of 60 and 40: low jobs of `a` go for `b` and for high ones of `a`, no high one does."""
+    more: dict[str, Any] = {"user_limit_factor": -1}
+    children = (
+        CapacityQueue(name="a", guaranteed_pct=60, preempts="lower-priority", **more),
+        CapacityQueue(name="b", guaranteed_pct=40, **more),
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children))
+    kinds = (("low", "a", 1, 25, 7), ("high", "a", 2, 10, 10), ("other", "b", 4, 12, 60))
+    jobs = [
+        timed(f"{name}-{n}", queue=queue, priority=rank, at_s=at_s, lasts_s=LONG_S)
+        for name, queue, rank, held, asked in kinds
+        for n, at_s in enumerate([0.0] * held + [10.0] * asked)
+    ]
+    planner = CapacityScheduler(tree=tree, reclaim=AT_ONCE)
+    story = Story(planner, t4_nodes(50, cpu_milli=0), jobs, until_s=60.0, round_s=5.0)
+    kept = Counter(name.split("-")[0] for name in story.running())
+    assert kept == {"high": 20, "low": 10, "other": 20}
+    stops = [c.job_id for _, c in story.commands if isinstance(c, StopJob)]
+    assert {name.split("-")[0] for name in stops} == {"low"}
+
+
 def test_notice_comes_first_and_is_not_given_twice() -> None:
     patient = Reclaim(wait_s=10.0, per_cycle=1.0, dead_zone=0.0, natural=1.0)
     shares = {"A": 40.0, "B": 40.0, "C": 20.0}
@@ -277,6 +362,22 @@ def test_small_promises_let_one_gpu_run_and_a_factor_of_minus_one_limits_nothing
     assert sum(story().running().values()) == 1
     assert sum(story(user_limit_factor=4).running().values()) == 4
     assert sum(story(user_limit_factor=-1).running().values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("most", "factor", "running"),
+    [(100, 1, 1), (100, 10, 5), (50, 10, 4), (25, -1, 2), (18.75, -1, 1)],
+)
+def test_a_maximum_and_a_factor_are_never_exceeded(
+    most: float, factor: float, running: int
+) -> None:
+    """By choice: YARN lets two run in the first case, one beyond the factor."""
+    child = {"guaranteed_pct": 10.0, "maximum_pct": most, "user_limit_factor": factor}
+    children = CapacityQueue(name="a", **child), CapacityQueue(name="b", guaranteed_pct=90)
+    tree = QueueTree(CapacityQueue(name="root", children=children))
+    jobs = [of("ann", f"a{n}", 1) for n in range(5)]
+    story = Story(CapacityScheduler(tree=tree), t4_nodes(8), jobs, quota=tree, until_s=50.0)
+    assert len(story.running()) == running
 
 
 def test_a_best_effort_queue_of_guarantee_zero_runs_on_what_is_idle_and_gives_it_back() -> None:

@@ -116,7 +116,10 @@ def ideal(
 
     Without `used` by demand alone: queues that are satisfied are balanced, too. With it no leaf is
     due more than its guarantee or what it has (YARN's default), since what is beyond guarantees is
-    whoever's came first; and a leaf that is not to be reclaimed keeps what it has.
+    whoever's came first; and a leaf that is not to be reclaimed keeps what it has. What a queue
+    above is guaranteed, and nobody below it has or claims, is due to those below it that ask for
+    more, before others may have it ("shared among the sub-queues of an organization before other
+    queues are allowed to use free resources", YARN; the hierarchical advantage of Kueue's cohorts).
 
     With what queues have `held` until now, and `lately`, those below a queue with a half-life are
     not balanced either: what is lent there goes to who had least lately, and would else be taken
@@ -143,6 +146,8 @@ class _Due:
         self._tree, self._total, self._demand, self._used = tree, total, demand, used
         self._held, self._lately = held, lately
         self.wants: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        """What each queue would take if it were promised all, cut to every maximum."""
         self._floors: dict[str, float] = {}
         self._walk(tree.root)
 
@@ -150,14 +155,32 @@ class _Due:
         """Demand of a queue and all below it, cut to every maximum; floors are never cut."""
         for child in queue.children:
             self._walk(child)
+        most = self._tree[queue.name].maximum * self._total
         if queue.children:
             want = math.fsum(self.wants[child.name] for child in queue.children)
+            asked = math.fsum(self._asked[child.name] for child in queue.children)
             floor = math.fsum(self._floors[child.name] for child in queue.children)
         else:
+            asked = self._demand.get(queue.name, 0.0)
             want, floor = self._leaf(self._tree[queue.name])
-        most = self._tree[queue.name].maximum * self._total
+        self._asked[queue.name] = min(asked, most)
         self.wants[queue.name] = max(min(want, most), floor)
         self._floors[queue.name] = floor
+        if queue.children and queue is not self._tree.root:
+            unclaimed = self._tree[queue.name].guaranteed * self._total - want
+            more = min(unclaimed, self._asked[queue.name] - want)
+            if more > ROUNDING:
+                self._claim(queue, more)
+
+    def _claim(self, queue: CapacityQueue, more: float) -> None:
+        """A queue wants more, and those below it that ask for it share it."""
+        self.wants[queue.name] += more
+        names = [child.name for child in queue.children]
+        unmet = [max(self._asked[name] - self.wants[name], 0.0) for name in names]
+        parts = weighted_max_min(more, unmet, [self._tree[name].guaranteed for name in names])
+        for child, part in zip(queue.children, parts, strict=True):
+            if part > 0:
+                self._claim(child, part)
 
     def _leaf(self, place: QueuePlace) -> tuple[float, float]:
         asked = self._demand.get(place.queue.name, 0.0)

@@ -183,6 +183,22 @@ class Hive:
                     shunned = [*shunned, *self._bound_nodes(virtual, number, picks)]
         return None
 
+    def could_start(self, job: str, tenant: str, tasks: Sequence[int]) -> bool:
+        """Whether a gang would start, were no other guaranteed job of its tenant there.
+
+        It always would while all nodes are healthy; nothing changes.
+        """
+        if not self.physical.bad:
+            return True
+        version, mark = self.version, self.journal.begin()
+        for other, held in list(self.jobs.items()):
+            if held.virtual and held.tenant == tenant:
+                self.release(other)
+        could = self.place(job, tenant, tasks) is not None
+        self.journal.undo(mark)
+        self.version = version
+        return could
+
     def _priority(self, job: str) -> int:
         return self.jobs[job].priority
 

@@ -80,7 +80,7 @@ class ReclaimingGang:
     `others` are jobs of over-served queues, of which `excess` tells by leaf; `own` are jobs of its
     own queue that it outranks. `limit` is how many GPUs its queue may hold more, once jobs of its
     own are stopped, and `due` how many if jobs of other queues are stopped as well. `gain` is what
-    its queue lacks of its guarantee.
+    its queue lacks of its guarantee, or of its part of that of a queue above it.
     """
 
     shape: GangShape
@@ -112,8 +112,10 @@ def smallest_stops(
     takes no queue below its guarantee, then the one of the lowest priorities, then the smallest.
 
     A queue is taken below its guarantee only by its last job above it, and only if it then lacks
-    less than the claimant did: the shortfalls of all queues together fall with every stop, so that
-    queues never take the same devices from each other to and fro.
+    less than the claimant did, or as much where the whole gang is within what its queue is promised
+    (a promise comes before what is borrowed, with Kueue and KAI as well). So the shortfalls of all
+    queues together fall with every stop, or stay while less is borrowed: queues never take the same
+    devices from each other to and fro.
     """
     unequal = len({gpus_of(job) for job in (*claim.others, *claim.own)}) > 1
     for own_too in (False, True) if claim.own else (False,):
@@ -219,15 +221,19 @@ class _Search:
             if enough is not None:
                 jobs, shares = without, enough
         lost = self._lost(jobs)
-        if lost > ROUNDING and lost >= self._gain(jobs) - ROUNDING:
+        if lost > ROUNDING and lost > self._worth(jobs):
             return None
         return ReclaimStops(tuple(jobs), shares)
 
-    def _gain(self, jobs: Sequence[JobView]) -> float:
-        """What its queue gets of its guarantee, once jobs of its own are out."""
+    def _worth(self, jobs: Sequence[JobView]) -> float:
+        """How much others may then lack: what its queue gets of its promise by this gang.
+
+        A little less where a part of the gang is borrowed: equal shortfalls are no reason then.
+        """
         own = {job.id for job in self._claim.own}
-        freed = sum(gpus_of(job) for job in jobs if job.id in own)
-        return min(self._claim.gain + freed, self._claim.shape.gpus)
+        lacks = self._claim.gain + sum(gpus_of(job) for job in jobs if job.id in own)
+        gpus = self._claim.shape.gpus
+        return gpus + ROUNDING if gpus <= lacks + ROUNDING else lacks - ROUNDING
 
     def _lost(self, jobs: Sequence[JobView]) -> float:
         """What other queues then lack of their guarantees, beyond what they lack now."""

@@ -113,6 +113,7 @@ class _Cycle:
 
     def __init__(self, planner: CapacityScheduler, view: View, draft: Draft) -> None:
         self.tree, self.reclaim = planner.tree, planner.reclaim
+        self.balanced = self.reclaim is not None and self.reclaim.balance
         self.view, self.draft = view, draft
         self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
         self.lately = self.memory.lately if planner.lately is None else planner.lately
@@ -188,8 +189,7 @@ class _Cycle:
         for (name, user), gpus in held.items():
             self.usage.add(self.tree[name], user, gpus, vectors[name, user])
         self._forget_amounts()
-        balanced = self.reclaim is not None and self.reclaim.balance
-        used = None if balanced else self.usage.queues
+        used = None if self.balanced else self.usage.queues
         self.ideals = ideal(
             self.tree,
             self.total,
@@ -649,6 +649,8 @@ class _Cycle:
         shape = hold.shape if hold is not None else self.memory.shapes[job][0]
         used, due = self.usage.queues[name], self.ideals[name]
         guaranteed = place.guaranteed * self.total
+        # Balanced queues are due more than anybody promised them.
+        promised = guaranteed if self.balanced else max(due, guaranteed)
         if place.queue.reclaims == Reclaims.LOWER_PRIORITY:
             able = [one for one in able if one.spec.priority < job.spec.priority]
         self.kept.drop(job.id)
@@ -665,7 +667,7 @@ class _Cycle:
             limit=self._left_of_maximum(place),
             # A wide gang with a strong hold may have what is lent, as far as it is enough.
             due=float(shape.gpus) if hold and hold.strong else max(due, guaranteed) - used,
-            gain=max(guaranteed - used, 0.0),
+            gain=max(promised - used, 0.0),
         )
         room = room if needs is None else room.without(needs)
         stops = smallest_stops(room, claim, self.memory.marks)

@@ -4,7 +4,8 @@ A job's queue names its virtual cluster. Jobs of priority 0 and more are guarant
 their virtual cluster's cells as if it stood alone, and whoever is in the way leaves. Jobs of
 negative priority are opportunistic: they take whatever GPUs are idle. Within a virtual cluster
 jobs are served by priority, then in order of submission; for the first that must wait its cells
-are held, so that narrower jobs cannot overtake it for ever.
+are held, so that narrower jobs cannot overtake it for ever. Where lost nodes, not those jobs, keep
+it from starting, nothing is held for it until they are back.
 
 A job that is eligible on some nodes only is bound around all others, as if they were lost. Cells
 are promised, nodes are not: it waits until its own nodes are free of guaranteed jobs, and roles
@@ -243,7 +244,7 @@ class _Cycle:
                 self._note_failure(job, ahead)
                 self.draft.wait(job, self._never(job) or self._full(job, tenant))
             if ahead is None and self._never(job) is None:
-                ahead = old if old and old[0] == job.id else self._hold(job, tenant)
+                ahead = self._hold(job, tenant, old if old and old[0] == job.id else None)
         if ahead is not None:
             self.memory.holds[tenant] = ahead
 
@@ -329,12 +330,19 @@ class _Cycle:
         ]
         return _with_cpu_tasks(shape, shares, FreeRoom.of(self.draft, self.view))
 
-    def _hold(self, job: JobView, tenant: str) -> _Ahead | None:
-        """The virtual GPUs that will be free soonest, were everybody asked to leave."""
+    def _hold(self, job: JobView, tenant: str, old: _Ahead | None) -> _Ahead | None:
+        """The virtual GPUs that will be free soonest, were everybody asked to leave.
+
+        What was held before stays, unless so many nodes were lost that it is of no use.
+        """
         for shape in self.memory.shapes[job]:
             for name in self.planner.chains_for(job.spec):
-                virtual = self.memory.hives[name].tenants[tenant]
-                picks = virtual.place_somehow(_tasks(shape))
+                hive = self.memory.hives[name]
+                if not hive.could_start(job.id, tenant, _tasks(shape)):
+                    continue
+                if old is not None and old[1] == name:
+                    return old
+                picks = hive.tenants[tenant].place_somehow(_tasks(shape))
                 if picks is not None:
                     return job.id, name, frozenset(gpu for task in picks for gpu in task)
         return None
