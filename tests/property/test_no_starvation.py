@@ -92,10 +92,13 @@ def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
 
 @st.composite
 def trees(draw: st.DrawFn) -> QueueTree:
-    """Three queues: guarantees of zero, limits, and every choice of who stops whom."""
-    parts = draw(
+    """Three queues, two of them perhaps below another: zeros, limits, every choice of stops."""
+    parts: tuple[float, ...] = draw(
         st.sampled_from([(50, 50, 0), (100, 0, 0), (34, 33, 33), (60, 40, 0), (10, 80, 10)])
     )
+    above = parts[0] + parts[1] if draw(st.booleans()) else None
+    if above is not None:
+        parts = 100 * parts[0] / above, 100 * parts[1] / above, parts[2]
     children = [
         CapacityQueue(
             name=name,
@@ -110,6 +113,10 @@ def trees(draw: st.DrawFn) -> QueueTree:
         for name, part in zip("xyz", parts, strict=True)
     ]
     half_life_s = draw(st.sampled_from([None, None, 10.0, 1e6]))
+    if above is not None:
+        pair = tuple(children[:2])
+        parent = CapacityQueue(name="p", guaranteed_pct=above, children=pair)
+        children = [replace(parent, half_life_s=half_life_s), children[2]]
     root = CapacityQueue(name="root", children=tuple(children), half_life_s=half_life_s)
     return QueueTree(root)
 
