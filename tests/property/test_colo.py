@@ -18,19 +18,16 @@ PAGE = Path(__file__).parents[2] / "docs/concepts/power-control.md"
 USED = 0.95
 NOT_YET = {
     "parts-beside": "7 s above, worst 0.8 %",
-    "job-in-step": "94.98 % used",
-    "jobs-come-and-go": "84.7 % used",
+    "job-in-step": "94.8 % used",
+    "jobs-come-and-go": "87.2 % used",
     "parts-beside+fans+half-amperes": "3 s above, worst 0.5 %",
-    "parts-beside+decaying-means+inference": "15 s above, worst 3.3 %",
-    "neighbour-steps+slow-to-obey+skewed-clocks": "26 s above, worst 22.8 %",
-    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.5 % used",
+    "parts-beside+decaying-means+inference": "13 s above, worst 2.2 %",
+    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.2 % used",
 }
 """Days that are not held, as measured; one that is held after all fails here, to be taken out."""
 
 BENEATH = "parts-beside+fans"
-NOT_MENDED = {
-    "boards-garbage": "74.7 % used",
-}
+NOT_MENDED: dict[str, str] = {}
 """Faults on that day after which the limit is not in use again."""
 
 
@@ -44,6 +41,16 @@ def _owed(name: str, unheld: dict[str, str] = NOT_YET) -> Any:
 @pytest.mark.parametrize("name", [_owed(name) for name in DAYS])
 def test_no_limit_is_exceeded_and_the_limit_is_used(name: str) -> None:
     day = a_day(name)
+    assert not day.above(), day.told()
+    assert not day.trips, day.told()
+    assert day.used() >= USED, day.told()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_wrong_clocks_hide_no_neighbour(seed: int) -> None:
+    """With seed 1 the site was 20 % above for three minutes: its meter's clock was 9 s behind."""
+    day = a_day("neighbour-steps+slow-to-obey+skewed-clocks", seed=seed)
     assert not day.above(), day.told()
     assert not day.trips, day.told()
     assert day.used() >= USED, day.told()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from safety_room import CALM, Room, a_fleet, a_loop, limits
-from wattherd.engine.safety.contract import Breaker, Readings
+from wattherd.engine.safety.contract import Breaker, Readings, SafetyConfig
 from wattherd.engine.safety.loop import SafetyLoop
+from wattherd.engine.safety.meters import Meters
 
 SETTLE = 8
 
@@ -318,3 +319,38 @@ def test_a_clock_that_jumps_neither_lifts_the_limit_nor_keeps_devices_down(jump_
         assert second < SETTLE or drawn_w[-1] <= 2800
     assert max(drawn_w[46:50]) <= 2000
     assert min(drawn_w[80:]) >= 0.95 * 2800
+
+
+def test_a_device_that_tells_impossible_numbers_is_not_heard_until_it_stopped() -> None:
+    """Its 1 W between 65,535 W and less than nothing would pass for other load of the rack."""
+    fleet = a_fleet(10)
+    meters, told = Meters(fleet, SafetyConfig()), [300.0, -1.0, 65535.0, 1.0, 1.0, 300.0]
+    rng, seen = np.random.default_rng(0), []
+    for at_s in range(90):
+        draw_w = 300.0 + rng.normal(0, 1, 10)
+        if 30 <= at_s < 60:
+            draw_w[0] = told[at_s % 6]
+        readings = Readings(
+            now_s=float(at_s), draw_w=draw_w, draw_at_s=np.full(10, float(at_s)),
+            cap_w=np.full(10, 310.0), feed_w=np.array([3000.0 + rng.normal()]),
+            feed_at_s=np.array([float(at_s)]), off=np.zeros(10, dtype=np.bool_),
+        )  # fmt: skip
+        seen.append(float(meters.judge(readings).draw_w[0]))
+    assert np.isfinite(seen[:30]).all()
+    assert np.isnan(seen[34:60]).all()
+    assert np.isfinite(seen[-5:]).all()
+
+
+def test_no_device_draws_five_times_what_it_can() -> None:
+    fleet = a_fleet(2)
+    meters = Meters(fleet, SafetyConfig())
+    for at_s in range(3):
+        readings = Readings(
+            now_s=float(at_s), draw_w=np.array([300.0 + at_s, 65535.0]),
+            draw_at_s=np.full(2, float(at_s)), cap_w=np.full(2, 310.0),
+            feed_w=np.array([650.0 + at_s]), feed_at_s=np.array([float(at_s)]),
+            off=np.zeros(2, dtype=np.bool_),
+        )  # fmt: skip
+        seen = meters.judge(readings)
+    assert np.isfinite(seen.draw_w[0])
+    assert np.isnan(seen.draw_w[1])

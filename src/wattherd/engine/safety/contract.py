@@ -394,8 +394,12 @@ class SafetyConfig:
     capped_at: float = 0.98
     idle_below: float = 0.93
     idle_to: float = 0.96
-    idle_s: float = 15.0
-    """Shorter dips (checkpoints, evaluation) keep their caps: it takes as long to get one back."""
+    idle_s: float = 3.0
+    """A shorter dip keeps its cap. It takes seconds to get one back: see `regret_s`."""
+    idle_most_s: float = 24.0
+    regret_s: float = 10.0
+    """Who wants a cap again sooner than that after giving it back is waited for twice as long, up
+    to `idle_most_s`; who wants it later, half as long again."""
     band: float = 0.004
     """Caps move by at least this share of a device's maximum unless a limit demands it."""
     raise_per_s: float = 0.04

@@ -26,6 +26,8 @@ Once a period, `SafetyLoop.cycle`: judge the meters (`meters`), read the caps ba
 * *Missing readings* are counted at their worst. With more than a fifth missing everybody goes to
   the floor, where Dynamo stops acting. A device or feed that never had a meter is a fact and no
   fault: it is counted by its caps, or its devices.
+* *Clocks* of meters may be wrong: who tells of now is told from who is late by its own moves
+  (`meter_clocks`).
 * *Late readings* of devices are brought up to now by their caps, as far as a level's meter shows
   it: what they took since their news is no other load (`late_draws`).
 * *Backstop.* Where caps cannot help, jobs on devices that do not follow are stopped, and where that
@@ -63,6 +65,7 @@ from wattherd.engine.safety.contract import (
 from wattherd.engine.safety.fill import fill, steps_that_fit
 from wattherd.engine.safety.late_draws import LateDraws
 from wattherd.engine.safety.mean_meters import MeanMeters
+from wattherd.engine.safety.meter_clocks import MeterClocks
 from wattherd.engine.safety.meters import Meters, TrustedReadings
 from wattherd.engine.safety.notes import NoteBook
 from wattherd.engine.safety.other_load import BaseLoad
@@ -135,6 +138,7 @@ class SafetyLoop:
         """What the last cycle found that devices may be counted at, by level (F + 1,)."""
         self._idle: Bools = np.zeros(fleet.size, dtype=np.bool_)
         self._meters = Meters(fleet, self.config)
+        self._clocks = MeterClocks(fleet, self.config.max_age_s)
         self._late = LateDraws(fleet)
         self._means = MeanMeters(fleet)
         self._allowance = Allowance(fleet, self.config)
@@ -331,6 +335,7 @@ class SafetyLoop:
         caps, fleet, now_s = self.caps, self.fleet, readings.now_s
         size, step_s = fleet.size, self._step(readings)
         lied = self._meters.liars[size:]
+        readings = self._clocks.put_right(readings)
         seen = self._meters.judge(readings)
         lies = self._meters.liars[size:]
         self.base.keep(~lies, now_s)
@@ -443,7 +448,9 @@ class SafetyLoop:
     def _wanted(self, seen: TrustedReadings, now_s: float) -> Floats:
         """Caps (N,) with a use now; a device without a meter may have one for all."""
         held_w = self.caps.held_w
-        wanted_w = self._wants.caps(seen, held_w, now_s, doubted=self.base.doubted)
+        wanted_w = self._wants.caps(
+            seen, held_w, now_s, doubted=self.base.doubted, answer_s=self.caps.answer_s
+        )
         wanted_w = np.where(self.fleet.device_read, wanted_w, self.fleet.max_w)
         return np.asarray(np.minimum(wanted_w, self._most_w))
 

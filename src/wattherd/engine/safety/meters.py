@@ -20,6 +20,9 @@ MOST_W = 1e12
 AT_ONCE = 20.0
 """Times its rating that opens every breaker within a tenth of a second (IEC 60898, type D). A meter
 that shows more tells milliwatts, or nothing."""
+FAR = 5.0
+"""Times its maximum that no device draws, with all that its meter may count beside it (a node of
+eight GPUs draws 1.82 times theirs)."""
 LIES, TRUE_AGAIN, ODD_KEPT = 1.5, 0.3, 0.9
 """A meter that told two impossible numbers within some looks is no longer believed whatever it
 says, until it has told none for some twenty."""
@@ -106,11 +109,10 @@ class Meters:
         self._most_w = np.concatenate((fleet.max_w, fleet.levels(fleet.max_w)))
         rated_w = np.asarray(fleet.breaker.rated_w, dtype=np.float64)
         carried_w = np.where(rated_w > 0, np.minimum(AT_ONCE * rated_w, MOST_W), MOST_W)
-        self._carried_w = np.concatenate((np.full(fleet.size, MOST_W), carried_w))
+        self._carried_w = np.concatenate((np.fmin(FAR * fleet.max_w, MOST_W), carried_w))
         """What no reading can be true beyond."""
-        self._liar_w = np.concatenate(
-            (np.full(fleet.size, MOST_W), carried_w * LIAR_MOST / AT_ONCE)
-        )
+        # Of a level that is lied about the meter is what there is; a device has its cap to go by.
+        self._liar_w = np.concatenate((np.full(fleet.size, -1.0), carried_w * LIAR_MOST / AT_ONCE))
         self._odd = np.zeros(count)
         self.liars: Bools = np.zeros(count, dtype=np.bool_)
         """Meters that tell impossible numbers among possible ones."""
