@@ -14,6 +14,9 @@ import numpy as np
 from wattherd.engine.safety.contract import Bools, Fleet, Floats, SafetyConfig, no_streak
 from wattherd.engine.safety.meters import TrustedReadings
 
+TRIPS = 3.0
+"""There and back, and where half of all knobs are slow the mean of all knows only half of it."""
+
 
 # Wanting more is believed at once, wanting less after a while: to hold a device down that begins to
 # work costs work at once, to leave it a cap that it does not use costs somebody else's wish.
@@ -41,7 +44,7 @@ class Wants:
             capped = seen.draw_w > config.capped_at * held_w
             below = seen.draw_w < config.idle_below * held_w
         below &= ~seen.still
-        idle = self._given_back(below, now_s, 2.0 * answer_s)
+        idle = self._given_back(below, now_s, TRIPS * answer_s)
         # Close to its cap a device shows only that it is held back, not by how much: it is offered
         # all, and its next reading says what it takes.
         wanted_w = np.where(capped, fleet.max_w, held_w)
