@@ -21,8 +21,8 @@ NOT_YET = {
     "job-in-step": "94.8 % used",
     "jobs-come-and-go": "87.2 % used",
     "parts-beside+fans+half-amperes": "3 s above, worst 0.5 %",
-    "parts-beside+decaying-means+inference": "13 s above, worst 2.2 %",
-    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "74.2 % used",
+    "parts-beside+decaying-means+inference": "13 s above, worst 3.2 %",
+    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "73.5 % used",
 }
 """Days that are not held, as measured; one that is held after all fails here, to be taken out."""
 
