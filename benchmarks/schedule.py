@@ -1,7 +1,7 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
     python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [growth]
-        [memory]
+        [ours] [ours-philly] [cycles] [memory]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
 are found by WATTHERD_DATA; what needs an absent one is left out and said so.
@@ -29,12 +29,23 @@ from wattherd.experiments.schedule.run import ComparisonSetup, simulate
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs, read_workload
-from wattherd.model.event import JobExited, JobProgressed, JobStarted, JobSubmitted
+from wattherd.model.command import Command
+from wattherd.model.event import (
+    BudgetChanged,
+    Event,
+    JobExited,
+    JobProgressed,
+    JobStarted,
+    JobSubmitted,
+    Woke,
+)
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.schedule.job_order import RankingRules
+from wattherd.policy.schedule.job_progress import ReportedProgress, StatedProgress
 from wattherd.policy.schedule.ordered import Ordered
 from wattherd.policy.schedule.priorities import LeastAttained
+from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
 from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.world import SimWorld
 from wattherd.workload.cluster_text import parse_cluster
@@ -124,7 +135,7 @@ def core_of(nodes: int, round_s: float | None = None) -> Core:
     return Core(CoreConfig(cluster=cluster, planner=tiresias(), round_s=round_s))
 
 
-GROWTH_PLANNERS = ("fifo", "tiresias", "drf", "capacity", "gandiva")
+GROWTH_PLANNERS = ("fifo", "tiresias", "drf", "capacity", "gandiva", "wattherd")
 GROWTH_JOBS = (500, 1_000, 2_000)
 GROWTH_NODES = 100
 
@@ -163,6 +174,83 @@ def growth() -> Iterator[Row]:
         told = " / ".join(f"{one:.2f}" for one in times) + f" s, exponent {exponent:.2f}"
         sizes = " / ".join(f"{one:,}" for one in GROWTH_JOBS)
         yield f"load 2, {GROWTH_NODES} nodes, {sizes} jobs, {policy}", told, "<= 1.2"
+
+
+OURS = ((1_250, 125), (2_500, 250), (5_000, 500), (10_000, 1_000))
+BUDGET_PART = 0.6
+
+
+def ours() -> Iterator[Row]:
+    """Our planner where jobs and nodes grow together, at load 2, without and with a budget."""
+    for part in (None, BUDGET_PART):
+        times: list[float] = []
+        for count, nodes in OURS:
+            cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
+            given = SchedulerContext(jobs=overload(count, nodes), cluster=cluster)
+            most_w = nodes * 8 * GPUS["V100M16"].max_w
+            budget = () if part is None else ((0.0, part * most_w),)
+            setting = ComparisonSetup(preset=preset("none"), given=given, budget=budget)
+            times.append(float(simulate(setting, "wattherd").row["cpu_s"]))  # type: ignore[arg-type]
+        exponent = math.log(times[-1] / times[0]) / math.log(OURS[-1][0] / OURS[0][0])
+        told = " / ".join(f"{one:.1f}" for one in times) + f" s, exponent {exponent:.2f}"
+        sizes = " / ".join(f"{count:,}" for count, _ in OURS)
+        shown = "no budget" if part is None else f"{part:.0%} of all watts"
+        yield f"load 2, a node for 10 of {sizes} jobs, wattherd, {shown}", told, "<= 30 s, 1.2"
+
+
+def ours_philly() -> Iterator[Row]:
+    file = "sia/philly_82248jobs.csv.gz"
+    row = run("philly", file, PHILLY_CLUSTER, "none", "wattherd", PHILLY_BUDGET_W)
+    told = f"{row['cpu_s']} s ({row['finished']} finished, {row['over_budget_s']} s over)"
+    yield "Philly, 82,247 jobs, 2,504 GPUs, wattherd, 300 kW", told, "<= 180 s"
+
+
+def cycles() -> Iterator[Row]:
+    """What one event costs with 2,000 live jobs on 1,000 nodes, half of the watts being there."""
+    for elastic, reporting in ((False, False), (True, False), (True, True)):
+        spent_ms = _cycles_ms(elastic=elastic, reporting=reporting)
+        worst = spent_ms[int(0.99 * len(spent_ms))]
+        told = (
+            f"{len(spent_ms)} plans, median {spent_ms[len(spent_ms) // 2]:.0f}, p99 {worst:.0f} ms"
+        )
+        what = ("elastic" if elastic else "of one width") + (", reporting" if reporting else "")
+        yield f"a plan of wattherd, 1,000 nodes, 2,000 live jobs {what}", told, "<= 1,000 ms"
+
+
+def _cycles_ms(*, elastic: bool, reporting: bool) -> list[float]:
+    """All 2,000 come at once; then one every 10 s, while others end."""
+    nodes, live, more = 1_000, 2_000, 20
+    progress = ReportedProgress() if reporting else StatedProgress()
+    planner = ProgressPerWatt(progress=progress, look_s=10.0 if reporting else None)
+    cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
+    core = TimedCore(CoreConfig(cluster=cluster, planner=planner, learns=reporting, round_s=0.0))
+    given: list[Event] = [BudgetChanged(at_s=0.0, budget_w=0.5 * nodes * 8 * GPUS["V100M16"].max_w)]
+    for number, spec in enumerate(overload(live + more, nodes).specs):
+        at_s = 10.0 * max(number - live, 0)
+        job = replace(spec, submit_s=at_s)
+        if elastic:
+            job = replace(job, min_width=1, max_width=2 * spec.roles[0].count)
+        given.append(JobSubmitted(at_s=at_s, job=job))
+    plant = DurationPlant(report_s=30.0 if reporting else None)
+    SimWorld(core, plant, given, record=False).run(10.0 * more)
+    return sorted(core.spent_ms)
+
+
+class TimedCore(Core):
+    """Notes how long it takes over events that make plans."""
+
+    spent_ms: list[float]
+
+    def __init__(self, config: CoreConfig) -> None:
+        super().__init__(config)
+        self.spent_ms = []
+
+    def handle(self, event: Event) -> list[Command]:
+        began = time.process_time()
+        commands = super().handle(event)
+        if isinstance(event, Woke):
+            self.spent_ms.append(1e3 * (time.process_time() - began))
+        return commands
 
 
 def events() -> Iterator[Row]:
@@ -224,13 +312,16 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "events": events,
     "arrival": arrival,
     "growth": growth,
+    "ours": ours,
+    "ours-philly": ours_philly,
+    "cycles": cycles,
     "memory": memory,
 }
 
 
 def main(names: list[str]) -> None:
     for name in names or list(PARTS):
-        if name in ("pollux", "muri", "philly", "tree") and not traces().is_dir():
+        if name in ("pollux", "muri", "philly", "tree", "ours-philly") and not traces().is_dir():
             print(f"{name}: no traces, set WATTHERD_DATA", file=sys.stderr)
             continue
         for what, found, wanted in PARTS[name]():

@@ -15,6 +15,7 @@ from live_trainings import world as world_of
 from wattherd.engine.core.core import Core
 from wattherd.model.event import BudgetChanged, TenantLimited
 from wattherd.model.job import TaskRole
+from wattherd.model.reason import ReasonCode
 from wattherd.policy.schedule.job_progress import ReportedProgress, guessed_s
 from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
 from wattherd.server.journal.replay_state import ReplayState
@@ -96,6 +97,9 @@ def test_nobody_is_stopped_for_what_the_guard_refuses() -> None:
     assert {name: len(starts) for name, starts in lived.starts.items()} == {
         f"j{n}": 1 for n in range(4)
     }
+    reason = lived.core.jobs["kept"].reason
+    assert reason is not None
+    assert reason.code is not ReasonCode.WAITING_FOR_GPUS, reason
 
 
 def test_watts_that_are_short_are_given_to_few_and_nobody_restarts_for_nothing() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattherd.estimate.speed import JobShape
 from wattherd.policy.contract import Draft, Share
-from wattherd.policy.eligibility import NodeMask, RoleMasks
+from wattherd.policy.eligibility import NodeMask, RoleMasks, inside
 
 
 @dataclass(slots=True)
@@ -48,19 +51,16 @@ class GangRoom:
     def _workers(self, shape: JobShape, mask: NodeMask | None) -> list[Share] | None:
         gpus = shape.gpus // shape.workers
         cpu = round(1000 * shape.worker_cores)
-        nodes = range(len(self.gpus))
-        holds = [
-            self._holds(node, gpus, cpu) if mask is None or mask[node] else 0 for node in nodes
-        ]
-        whole = [node for node, tasks in enumerate(holds) if tasks >= shape.workers]
-        if whole:
-            order: Sequence[int] = [min(whole, key=lambda node: (holds[node], node))]
+        holds = self._holds(gpus, cpu, mask)
+        (whole,) = (holds >= shape.workers).nonzero()
+        if len(whole):
+            order = [int(whole[holds[whole].argmin()])]
         else:
-            order = sorted(range(len(holds)), key=lambda node: (-holds[node], node))
+            order = np.argsort(-holds, kind="stable").tolist()
         shares: list[Share] = []
         left = shape.workers
         for node in order:
-            tasks = min(holds[node], left)
+            tasks = min(int(holds[node]), left)
             if tasks == 0:
                 break
             shares.append(Share(node, tasks, 0, cpu, gpus))
@@ -69,10 +69,14 @@ class GangRoom:
             left -= tasks
         return None if left else shares
 
-    def _holds(self, node: int, gpus: int, cpu: int) -> int:
-        """How many such tasks a node has room for."""
-        by_cpu = self.cpu_milli[node] // cpu if cpu else 1_000_000
-        return min(by_cpu, self.gpus[node] // gpus) if gpus else by_cpu
+    def _holds(self, gpus: int, cpu: int, mask: NodeMask | None) -> NDArray[np.int64]:
+        """How many such tasks each node (N,) of the mask has room for."""
+        holds = np.full(len(self.gpus), 1_000_000, dtype=np.int64)
+        if cpu:
+            holds = np.array(self.cpu_milli, dtype=np.int64) // cpu
+        if gpus:
+            holds = np.minimum(holds, np.array(self.gpus, dtype=np.int64) // gpus)
+        return inside(holds, mask)
 
     def _servers(self, shape: JobShape, mask: NodeMask | None) -> list[Share] | None:
         cpu = round(1000 * shape.server_cores)

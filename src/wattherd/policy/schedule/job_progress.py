@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from wattherd.estimate.job_rate import RateSource, step_s_at
 from wattherd.policy.contract import JobView, View
@@ -19,6 +19,8 @@ from wattherd.policy.contract import JobView, View
 YOUNG_RESTARTS = 6.0
 """A job of which nothing tells how long it lasts is taken to last so many restarts at least."""
 LEAST_YOUNG_S = 10.0
+LEAST_LEFT = 1.0
+"""Units that a job is taken to have left, however long it runs already."""
 GUESSED = "a guess: as long again as it has run"
 
 
@@ -31,24 +33,32 @@ class WorkLeft(NamedTuple):
 
 
 class JobProgress(Protocol):
-    """Asked by planners; `memory` is theirs, by job."""
+    """Asked by planners.
 
-    def note(self, view: View, job: JobView, memory: dict[str, Any], passed_s: float) -> None:
-        """Time has passed since the last plan, with what the job held then."""
+    What `learns` may say something else of a job at every plan. All others' answers follow from
+    specifications, and from `done` units, which planners count by `units_per_s`.
+    """
+
+    @property
+    def learns(self) -> bool:
+        """Whether speeds, lengths and restarts may be others at the next plan."""
+        ...
+
+    @property
+    def usual_pause_s(self) -> float:
+        """What a restart costs anyone of whom `pauses_s` says nothing."""
         ...
 
     def units_per_s(self, view: View, job: JobView, model: str, gpus: int) -> float:
         """How fast it is on so many GPUs of a model."""
         ...
 
-    def left(
-        self, view: View, job: JobView, memory: dict[str, Any], per_s: float, young_s: float
-    ) -> WorkLeft:
+    def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
         """What is left; a guess is of `young_s` at least, at `per_s` units a second."""
         ...
 
     def pauses_s(self, view: View, jobs: Sequence[JobView]) -> Mapping[str, float]:
-        """What a restart costs each."""
+        """What a restart costs each; nothing is said where all are alike."""
         ...
 
     def speed_source(self, view: View, job: JobView, model: str, gpus: int) -> str:
@@ -71,9 +81,7 @@ class ReportedProgress:
     """By `View.rates`, `View.step_worth`, `View.steps_left` and `View.restart_time`."""
 
     learns: ClassVar[bool] = True
-
-    def note(self, view: View, job: JobView, memory: dict[str, Any], passed_s: float) -> None:
-        """The core notes it."""
+    usual_pause_s: ClassVar[float] = 0.0
 
     def units_per_s(self, view: View, job: JobView, model: str, gpus: int) -> float:
         """Steps, times their worth there; where none were seen, as jobs scale on average."""
@@ -85,11 +93,9 @@ class ReportedProgress:
         step_s = step_s_at({asked: 1.0}, gpus)
         return view.rates.rate(job.spec, model, gpus=asked).per_s / step_s * worth
 
-    def left(
-        self, view: View, job: JobView, memory: dict[str, Any], per_s: float, young_s: float
-    ) -> WorkLeft:
+    def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
         """Steps by what it reports, where its speed is known; else a guess."""
-        del memory
+        del done  # the core notes it
         told = view.steps_left(job)
         if told is not None and self._known(view, job):
             asked = max(job.spec.gpus, 1)
@@ -136,37 +142,27 @@ class StatedProgress:
 
     learns: ClassVar[bool] = False
 
-    def note(self, view: View, job: JobView, memory: dict[str, Any], passed_s: float) -> None:
-        """Work done since the last plan."""
-        before = memory.get(job.id)
-        if before is not None and before[1] > 0:
-            memory[job.id] = (before[0] + passed_s * before[1], before[1])
-        per_s = 0.0
-        held = [one for one in job.wanted if one.gpus]
-        if held:
-            model = view.nodes()[held[0].node].gpu_model
-            per_s = self.units_per_s(view, job, model, sum(len(one.gpus) for one in held))
-        memory[job.id] = (memory.get(job.id, (0.0, 0.0))[0], per_s)
-
     def units_per_s(self, view: View, job: JobView, model: str, gpus: int) -> float:
         """Seconds of its stated work a second."""
         return view.rates.rate(job.spec, model, gpus=gpus).per_s
 
-    def left(
-        self, view: View, job: JobView, memory: dict[str, Any], per_s: float, young_s: float
-    ) -> WorkLeft:
+    def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
         """Its duration less what was done; a guess where it states none."""
         stated = job.spec.duration_s
         if stated is None:
             units = per_s * guessed_s(job.service_s(view.now_s), young_s)
             return WorkLeft(units, told=False, source=GUESSED)
-        done = memory.get(job.id, (0.0, 0.0))[0]
-        return WorkLeft(max(stated - done, 1.0), told=True, source="as stated")
+        return WorkLeft(max(stated - done, LEAST_LEFT), told=True, source="as stated")
 
     def pauses_s(self, view: View, jobs: Sequence[JobView]) -> Mapping[str, float]:
+        """As configured, for all."""
+        del view, jobs
+        return {}
+
+    @property
+    def usual_pause_s(self) -> float:
         """As configured."""
-        del view
-        return {job.id: self.restart_s for job in jobs}
+        return self.restart_s
 
     def speed_source(self, view: View, job: JobView, model: str, gpus: int) -> str:
         """As its rate says."""

@@ -23,20 +23,29 @@ for a job that may not start.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
-from typing import Any
 
-from wattherd.catalog.gpus import GPUS
-from wattherd.estimate.speed import JobShape, asked_shape, shape_of
+import numpy as np
+
+from wattherd.estimate.speed import JobShape, shape_of
+from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, View
-from wattherd.policy.eligibility import able_nodes, eligibility_key, inside
+from wattherd.policy.eligibility import eligibility_key
+from wattherd.policy.schedule.bid_table import BidTable, Flags, Ints, filled
 from wattherd.policy.schedule.gang_placement import GangRoom
-from wattherd.policy.schedule.job_progress import JobProgress, WorkLeft, young_s
-from wattherd.policy.schedule.resize import has_shape
-from wattherd.policy.schedule.shape_changes import change_shapes, start_narrower
+from wattherd.policy.schedule.job_bids import Bid, BidSite, Options, Way, bid_of
+from wattherd.policy.schedule.job_progress import JobProgress, young_s
+from wattherd.policy.schedule.shape_changes import (
+    OF_WATTS,
+    Alike,
+    InVain,
+    change_shapes,
+    widest_start,
+)
 
 SCALING = 1.5
 """c above. Measured speeds grow as width^0.6 or so (`SERIAL_SHARE`): heSRPT has 2.5 for that. Where
@@ -46,85 +55,40 @@ this one's was 1.78 with 1.5, 1.75 with 2.5, 1.73 with 5, and 1.71 with weights 
 LOOK_S = 10.0
 """Between two plans while jobs are live: what is learned changes them."""
 MOST_TRIES = 6
-OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
+
+
+class _Told(IntEnum):
+    """What a job was told last of why it waits."""
+
+    NOTHING = 0
+    OTHERS = 1
+    """Others gain more."""
+    GUARD = 2
+    """What the guard said."""
 
 
 @dataclass(slots=True)
 class _Memory:
-    seen: dict[str, Any] = field(default_factory=dict)
+    """What stays from plan to plan where nothing is learned; else it is made anew each time."""
+
+    site: BidSite
+    table: BidTable = field(default_factory=BidTable)
     at_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """A way of running: `per_s` progress a second, restart included, over one GPU of the fastest.
-
-    `model` None: on no one model alone. `price` is watts, as a part of all there are.
-    """
-
-    model: str | None
-    shape: JobShape
-    per_s: float
-    price: float
+    changed: list[JobView] = field(default_factory=list)
+    """Fixed jobs to which the last plan gave something else."""
+    alike: dict[object, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Bid:
-    """A job in the loop."""
+class _Chosen:
+    """What the loop gives: rows of fixed jobs; all others have it in their bids.
 
-    job: JobView
-    ways: Sequence[_Way]
-    left: WorkLeft
-    left_s: float
-    pause_s: float = 0.0
-    weight: float = 0.0
-    way: _Way | None = None
+    `touched` are the fixed jobs that are to be started or stopped for that.
+    """
 
-    def best(self, free: Mapping[str | None, int]) -> tuple[float, _Way] | None:
-        """The way of most gain for its price among those that fit; None if nothing is gained."""
-        now, paid = (0.0, 0.0) if self.way is None else (self.way.per_s, self.way.price)
-        found: tuple[float, _Way] | None = None
-        for one in self.ways:
-            if one.per_s <= now or not self._fits(one, free):
-                continue
-            # What costs nothing more is gained for nothing.
-            gain = self.weight * (one.per_s - now) / max(one.price - paid, 1e-9)
-            if found is None or gain > found[0]:
-                found = gain, one
-        return found
-
-    def _fits(self, way: _Way, free: Mapping[str | None, int]) -> bool:
-        have = 0 if self.way is None else self.way.shape.gpus
-        beside = have if self.way is not None and self.way.model == way.model else 0
-        return way.shape.gpus <= free[way.model] + beside and way.shape.gpus <= free[None] + have
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """What is the same for all jobs of a plan; `watts` are the most that all GPUs draw."""
-
-    view: View
-    watts: float
-    known: dict[object, dict[str, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, view: View) -> _Site:
-        """As it is now."""
-        return cls(view, sum(_watts(one.gpu_model) * one.gpu_count for one in view.nodes()) or 1.0)
-
-    def rooms(self, job: JobView) -> Mapping[str, int]:
-        """Tasks of its first role by GPU model, on empty nodes on which it may run."""
-        spec = job.spec
-        unit = max(spec.roles[0].gpu_count, 1)
-        key = unit, spec.gpu_models, eligibility_key(self.view, spec)
-        found = self.known.get(key)
-        if found is None:
-            each = inside(self.view.gpus_per_node() // unit, able_nodes(self.view, spec))
-            found = self.known[key] = {}
-            for node, count in zip(self.view.nodes(), each.tolist(), strict=True):
-                if node.gpu_count and (not spec.gpu_models or node.gpu_model in spec.gpu_models):
-                    found[node.gpu_model] = found.get(node.gpu_model, 0) + count
-        return found
+    rows: Ints
+    bids: Mapping[str, Bid]
+    touched: Sequence[JobView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,215 +101,376 @@ class ProgressPerWatt:
 
     def plan(self, view: View, draft: Draft) -> None:
         """One loop over all jobs; what the guard refuses is planned around."""
-        memory: _Memory = view.memory.setdefault("progress-per-watt", _Memory())
-        jobs = view.live()
-        self._note(view, memory, jobs)
-        pauses_s = self.progress.pauses_s(view, jobs)
-        young = young_s(pauses_s)
-        site = _Site.of(view)
-        bids = {job.id: self._bid(site, memory, job, pauses_s[job.id], young) for job in jobs}
-        weigh([one for one in bids.values() if one.ways], self.scaling)
-        before = {job.id: job.wanted for job in jobs}
+        memory = self._up_to_date(view)
+        table, most = memory.table, view.gpu_total()
+        if self.look_s is not None and table.row_of:
+            draft.wake_at(view.now_s + self.look_s)
+        table.weigh(self.scaling)
+        if _all_run(table, most):
+            return
+        before = {name: one.job.wanted for name, one in table.bids.items()}
+        held = int(table.all_gpus[table.runs & table.fixed].sum())
         barred: frozenset[str] = frozenset()
-        most = view.gpu_total()
+        refused: dict[str, Reason] = {}
         for last in range(1, MOST_TRIES + 1):
             mark = draft.mark()
-            able = {name: one for name, one in bids.items() if name not in barred}
             if last == MOST_TRIES:  # then nobody is moved
-                able = {name: one for name, one in able.items() if before[name]}
-                _stay(able)
+                chosen = _stay(table, barred)
             else:
-                self._choose(view, able, most)
-            refused = self._carry_out(view, draft, able)
-            stopped = any(before[job.id] and job.wanted != before[job.id] for job in jobs)
-            if not refused or not stopped or last == MOST_TRIES:
+                chosen = self._choose(memory, barred, most)
+            ran = {job.id: job.wanted for job in chosen.touched}
+            vain = InVain()
+            said = self._carry_out(view, draft, memory, chosen, vain)
+            refused |= said
+            stopped = any(
+                one and job.wanted != one
+                for job, one in (
+                    *((bid.job, before[name]) for name, bid in table.bids.items()),
+                    *((job, ran[job.id]) for job in chosen.touched),
+                )
+            )
+            if not said or not stopped or last == MOST_TRIES:
                 break
-            powered = sum(len(one.gpus) for job in jobs for one in job.wanted)
+            powered = held + sum(_gpus(bid.job.wanted) for bid in table.bids.values())
+            powered += sum(_gpus(job.wanted) - _gpus(ran[job.id]) for job in chosen.touched)
             draft.undo(mark)
-            if any(why.code in OF_WATTS for why in refused.values()) and 0 < powered < most:
+            if any(why.code in OF_WATTS for why in said.values()) and 0 < powered < most:
                 most = powered  # no more can be had, whoever they go to
             else:
-                barred |= frozenset(refused)
-        self._rest(view, draft, jobs, bids)
-        if self.look_s is not None and jobs:
-            draft.wake_at(view.now_s + self.look_s)
-
-    def _note(self, view: View, memory: _Memory, jobs: Sequence[JobView]) -> None:
-        passed_s, memory.at_s = view.now_s - memory.at_s, view.now_s
-        live = {job.id for job in jobs}
-        for gone in [name for name in memory.seen if name not in live]:
-            del memory.seen[gone]
-        for job in jobs:
-            self.progress.note(view, job, memory.seen, passed_s)
+                barred |= frozenset(said)
+        self._settle(memory, chosen.touched)
+        self._rest(view, draft, memory, vain)
+        _tell(view, draft, table, refused)
 
     # What may be had ----------------------------------------------------------------------------
 
-    def _bid(
-        self, site: _Site, memory: _Memory, job: JobView, pause_s: float, young: float
-    ) -> _Bid:
-        """All ways of a job, each with what it brings."""
-        view, spec, rooms = site.view, job.spec, site.rooms(job)
-        asked = asked_shape(spec)
-        unit = spec.roles[0].gpu_count
-        if not asked.gpus:
-            free = _Way(None, asked, 1.0, 0.0)
-            return _Bid(job, (free,), WorkLeft(1.0, told=False, source=""), 0.0)
-        models = [model for model, room in rooms.items() if room] or list(rooms)
-        ones = {model: self.progress.units_per_s(view, job, model, 1) for model in models}
-        one_per_s = max(ones.values(), default=1.0)
-        held = [view.nodes()[one.node].gpu_model for one in job.wanted if one.gpus]
-        asked_per_s = max(
-            (self.progress.units_per_s(view, job, model, asked.gpus) for model in models),
-            default=1.0,
-        )
-        left = self.progress.left(view, job, memory.seen, asked_per_s, young)
-        runs_in = shape_of(spec, job.wanted) if job.wanted and has_shape(spec) else None
+    def _up_to_date(self, view: View) -> _Memory:
+        """Rows and bids of all live jobs, as they are now."""
+        memory = self._memory(view)
+        table, passed_s = memory.table, view.now_s - memory.at_s
+        memory.at_s = view.now_s
+        anew: Iterable[JobView] = view.live() if self.progress.learns else view.entered()
+        came = {job.id: job for job in anew}
+        table.drop(job.id for job in view.left() if job.id not in came)
+        # Work done since the last plan.
+        table.done += passed_s * table.rate
+        if not memory.site.holds(view):
+            memory.site = BidSite.of(view)
+            came = {job.id: job for job in view.live()}
+        pauses_s = self.progress.pauses_s(view, view.live() if self.progress.learns else ())
+        usual_s = self.progress.usual_pause_s
+        young = young_s(pauses_s if self.progress.learns else {"": usual_s})
+        for job in came.values():
+            self._enter(view, memory, job, pauses_s.get(job.id, usual_s))
+        for job in (*came.values(), *memory.changed):
+            row = table.row_of.get(job.id)
+            if row is not None and table.fixed[row]:
+                table.rate[row] = self._rate(view, job)
+        memory.changed = []
+        for row in (table.live & ~table.fixed).nonzero()[0].tolist():
+            self._bid(view, table, row, young)
+        return memory
 
-        def way(model: str | None, shape: JobShape) -> _Way:
-            on = model or min(models, key=lambda one: ones[one])
-            per_s = self.progress.units_per_s(view, job, on, shape.gpus)
-            stays = job.wanted and (
-                (runs_in == shape and held[:1] == [on]) or (runs_in is None and shape == asked)
-            )
-            time_s = left.units / per_s + (0.0 if stays else pause_s)
-            return _Way(model, shape, left.units / time_s / one_per_s,
-                        _watts(on) * shape.gpus / site.watts)  # fmt: skip
+    def _memory(self, view: View) -> _Memory:
+        if self.progress.learns:
+            return _Memory(BidSite.of(view), at_s=view.now_s)
+        found: _Memory | None = view.memory.get("progress-per-watt")
+        if found is None:
+            found = view.memory["progress-per-watt"] = _Memory(BidSite.of(view))
+        return found
 
-        shapes = [asked]
-        if has_shape(spec):
-            shapes = [replace(asked, workers=count, gpus=count * unit) for count in spec.counts(0)]
-        ways = [
-            way(model, shape)
-            for model in models
-            for shape in shapes
-            if shape.gpus <= rooms[model] * unit or (len(spec.roles) > 1 and rooms[model])
-        ]
-        if not ways:  # on no model alone: at its narrowest across several
-            ways = [way(None, min(shapes, key=lambda one: one.gpus))]
-        return _Bid(job, tuple(ways), left, left.units / one_per_s, pause_s)
+    def _rate(self, view: View, job: JobView) -> float:
+        """Units a second that a job does with what it has."""
+        held = [one for one in job.wanted if one.gpus]
+        if not held or self.progress.learns:
+            return 0.0
+        model = view.nodes()[held[0].node].gpu_model
+        return self.progress.units_per_s(view, job, model, sum(len(one.gpus) for one in held))
 
-    def _choose(self, view: View, bids: Mapping[str, _Bid], most: int) -> None:
-        """The loop; free GPUs by model, and under None of all together."""
-        free: dict[str | None, int] = {None: most}
-        for node, count in zip(view.nodes(), view.gpus_per_node().tolist(), strict=True):
-            free[node.gpu_model] = free.get(node.gpu_model, 0) + count
-        heap: list[tuple[int, float, int, str, _Way]] = []
-        lowest = min((one.job.spec.priority for one in bids.values()), default=0)
+    def _enter(self, view: View, memory: _Memory, job: JobView, pause_s: float) -> None:
+        """A job that came, or whose options may be others now."""
+        table, site, spec = memory.table, memory.site, job.spec
+        row = table.put(job)
+        options = site.options(view, self.progress, job)
+        table.options[row], table.shaped[row] = options, options.shaped
+        table.runs[row], table.told[row] = bool(job.wanted), _Told.NOTHING
+        table.pause_s[row], table.stated[row] = pause_s, spec.duration_s or 0.0
+        only = options.ways[0]
+        table.fixed[row] = not self.progress.learns and _is_fixed(job, options, len(site.masks))
+        table.gpus[row], table.per_s[row] = only.shape.gpus, only.per_s
+        table.all_gpus[row] = only.shape.gpus if options.shaped else spec.gpus
+        table.price[row] = only.price
+        table.one_per_s[row] = options.one_per_s
+        needs = (
+            spec.roles, spec.min_width, spec.max_width, spec.gpu_models, spec.profile,
+            spec.power_profile, spec.batch_size, spec.micro_batches, eligibility_key(view, spec),
+            None if spec.energy_budget_j is None else spec.id,
+        )  # fmt: skip
+        table.alike[row] = memory.alike.setdefault(needs, len(memory.alike))
+        account = spec.queue, spec.tenant, spec.user
+        table.account[row] = memory.alike.setdefault(account, len(memory.alike))
+        if table.fixed[row]:
+            table.bids.pop(job.id, None)
 
-        def put(one: _Bid) -> None:
-            found = one.best({**free, None: free[None]})
-            if found is not None:
-                above = one.job.spec.priority - lowest if one.way is None else 0
-                heapq.heappush(heap, (-above, -found[0], one.job.number, one.job.id, found[1]))
+    def _bid(self, view: View, table: BidTable, row: int, young: float) -> None:
+        """What a job that is not fixed bids now."""
+        job, options = table.job(row), table.options[row]
+        if options is None:
+            return
+        done = float(table.done[row])
+        left = self.progress.left(view, job, done, options.asked_per_s, young)
+        bid = bid_of(view, job, options, left, float(table.pause_s[row]))
+        table.bids[job.id], table.left_s[row] = bid, bid.left_s
+        table.runs[row], table.rate[row] = bool(job.wanted), self._rate(view, job)
 
-        for one in bids.values():
-            one.way = None
-        for one in bids.values():
-            put(one)
-        while heap:
-            _, gain, _, name, way = heapq.heappop(heap)
-            one = bids[name]
-            now = one.best(free)
-            if now is None:
-                continue
-            if now[1] is not way or -gain != now[0]:
-                put(one)
-                continue
-            for model in {None, None if one.way is None else one.way.model}:
-                free[model] += 0 if one.way is None else one.way.shape.gpus
-            for model in {None, way.model}:
-                free[model] -= way.shape.gpus
-            one.way = way
-            put(one)
+    def _choose(self, memory: _Memory, barred: Collection[str], most: int) -> _Chosen:
+        """The loop."""
+        table = memory.table
+        bids = {name: one for name, one in table.bids.items() if name not in barred}
+        order, gain = table.by_gain(barred)
+        free: dict[str | None, int] = dict(memory.site.room)
+        free[None] = most
+        for_nothing = (table.fixed & (table.gpus == 0)).nonzero()[0]
+        if bids:
+            rows = _merged(table, bids, order.tolist(), gain.tolist(), free)
+        else:
+            # All are of the one model that there is.
+            rows = order[filled(table.gpus[order], min(free.values()))]
+        return _chosen(table, np.concatenate([for_nothing, rows]), bids, barred)
 
     # Carrying it out ----------------------------------------------------------------------------
 
-    def _carry_out(self, view: View, draft: Draft, bids: Mapping[str, _Bid]) -> dict[str, Reason]:
+    def _carry_out(
+        self, view: View, draft: Draft, memory: _Memory, chosen: _Chosen, vain: InVain
+    ) -> Mapping[str, Reason]:
         """Propose it; those who were chosen and refused, and why."""
-        chosen = {name: one for name, one in bids.items() if one.way is not None}
-        shapes = {name: one.way.shape for name, one in chosen.items() if one.way is not None}
-        models = {
-            name: one.way.model
-            for name, one in chosen.items()
-            if one.way is not None and one.way.model is not None
+        table, bids, touched = memory.table, chosen.bids, chosen.touched
+        jobs = [*(one.job for one in bids.values()), *touched]
+        given = set(chosen.rows.tolist())
+        ways: dict[str, tuple[str | None, JobShape]] = {
+            name: (one.way.model, one.way.shape)
+            for name, one in bids.items()
+            if one.way is not None
         }
+        for job in touched:
+            row = table.row_of[job.id]
+            options = table.options[row]
+            if row in given and options is not None:
+                ways[job.id] = options.ways[0].model, options.ways[0].shape
         refused: dict[str, Reason] = {}
-        order = sorted((one.job for one in bids.values()), key=lambda job: _place(bids[job.id]))
+
+        def place(job: JobView) -> tuple[bool, float, int]:
+            return not job.wanted, -float(table.weight[table.row_of[job.id]]), job.number
 
         def waits(job: JobView) -> Reason:
             return _waits(job, draft, view.now_s)
 
+        def alike(job: JobView) -> Alike:
+            return _like(table, table.row_of[job.id])
+
         change_shapes(
-            view, draft, order, shapes, partial(self._why, view, bids), waits,
-            models=models, refused=refused,
+            view, draft, sorted(jobs, key=place), {name: way[1] for name, way in ways.items()},
+            partial(self._why, view, table), waits,
+            models={name: way[0] for name, way in ways.items() if way[0] is not None},
+            refused=refused, alike=alike, vain=vain, masks=memory.site.masks,
         )  # fmt: skip
         return {
-            name: refused.get(name) or waits(one.job)
-            for name, one in chosen.items()
-            if not one.job.wanted
+            job.id: refused.get(job.id) or waits(job)
+            for job in jobs
+            if job.id in ways and not job.wanted
         }
 
     def _why(
-        self, view: View, bids: Mapping[str, _Bid], job: JobView, before: JobShape, after: JobShape
+        self, view: View, table: BidTable, job: JobView, before: JobShape, after: JobShape
     ) -> str:
         """For its story: what is left, how sure, and what the change brings."""
-        one = bids[job.id]
+        one = table.bids[job.id]
         model = "" if one.way is None or one.way.model is None else one.way.model
         per_s = [
             self.progress.units_per_s(view, job, model, shape.gpus) for shape in (before, after)
         ]
         pause_s = one.pause_s
         now_s, then_s = (one.left.units / max(rate, 1e-12) for rate in per_s)
-        place = sum(other.left_s < one.left_s for other in bids.values()) + 1
+        place = int((table.left_s[table.live] < one.left_s).sum()) + 1
         return (
             f"resized from {before.gpus} to {after.gpus} GPUs: {now_s:,.0f} s to go before, "
             f"{then_s + pause_s:,.0f} s after, of which {pause_s:,.1f} s for the restart; "
-            f"{place} of {len(bids)} by what is left ({one.left.source}, speed at this width: "
-            f"{self.progress.speed_source(view, job, model, after.gpus)})"
+            f"{place} of {len(table.row_of)} by what is left ({one.left.source}, speed at this "
+            f"width: {self.progress.speed_source(view, job, model, after.gpus)})"
         )
 
-    def _rest(
-        self, view: View, draft: Draft, jobs: Sequence[JobView], bids: Mapping[str, _Bid]
-    ) -> None:
+    def _settle(self, memory: _Memory, jobs: Sequence[JobView]) -> None:
+        """Jobs that were given something, or from which it was taken."""
+        table = memory.table
+        for job in jobs:
+            row = table.row_of[job.id]
+            table.runs[row] = bool(job.wanted)
+            table.told[row] = _Told.NOTHING
+            memory.changed.append(job)
+        for name, one in table.bids.items():
+            row = table.row_of[name]
+            if bool(one.job.wanted) != table.runs[row]:
+                table.runs[row], table.told[row] = bool(one.job.wanted), _Told.NOTHING
+
+    def _rest(self, view: View, draft: Draft, memory: _Memory, vain: InVain) -> None:
         """What is left over goes to those that wait, by priority, then the shortest first.
 
-        Nobody is stopped.
+        Nobody is stopped. Who was in `vain` tried before is not tried again: since then room and
+        watts were only given away.
         """
+        table, free = memory.table, draft.free_gpu_total()
+        wait = table.live & table.shaped & ~table.runs & (table.least_gpus <= free)
+        if vain.needs:
+            wait &= ~np.isin(table.alike, list(vain.needs))
+        (rows,) = wait.nonzero()
+        rows = rows[np.lexsort((table.number[rows], table.left_s[rows], -table.priority[rows]))]
+        room: GangRoom | None = None
+        while len(rows):
+            row, rows = int(rows[0]), rows[1:]
+            job, like = table.job(row), _like(table, row)
+            if like in vain:
+                rows = rows[~_same(table, rows, like, vain)]
+                continue
+            room = room or GangRoom.of(draft)
+            found = widest_start(room, view, draft, job, memory.site.masks)
+            if found is True:
+                room = None
+                self._settle(memory, [job])
+                rows = rows[table.least_gpus[rows] <= draft.free_gpu_total()]
+            else:
+                vain.note(like, found or None)
+                rows = rows[~_same(table, rows, like, vain)]
 
-        def turn(job: JobView) -> tuple[float, float, int]:
-            return -job.spec.priority, bids[job.id].left_s, job.number
 
-        for job in sorted((job for job in jobs if not job.wanted), key=turn):
-            if draft.free_gpu_total() < job.spec.least_gpus or not start_narrower(
-                GangRoom.of(draft), view, draft, job
-            ):
-                draft.wait(job, _waits(job, draft, view.now_s))
+def _like(table: BidTable, row: int) -> Alike:
+    return Alike(int(table.alike[row]), int(table.account[row]))
 
 
-def weigh(bids: Sequence[_Bid], scaling: float) -> None:
-    """Weights by rank, the job with most left first; equal times by order of submission."""
-    order = sorted(bids, key=lambda one: (-one.left_s, -one.job.number))
-    for rank, one in enumerate(order, start=1):
-        one.weight = float((rank**scaling - (rank - 1) ** scaling) ** (1 / scaling))
+def _same(table: BidTable, rows: Ints, like: Alike, vain: InVain) -> Flags:
+    """Rows of jobs that would be tried in vain as well, after one like them was."""
+    same: Flags = table.alike[rows] == like.needs
+    if like.needs not in vain.needs:
+        same &= table.account[rows] == like.account
+    return same
 
 
-def _stay(bids: Mapping[str, _Bid]) -> None:
+def _is_fixed(job: JobView, options: Options, models: int) -> bool:
+    """Whether nothing but its rank moves a job's gain."""
+    way = options.ways[0]
+    if len(options.ways) > 1 or models > 1:
+        return False
+    if way.shape.gpus and (way.model is None or job.spec.duration_s is None):
+        return False
+    # Another planner may have given it other cores.
+    return not (job.wanted and options.shaped) or shape_of(job.spec, job.wanted) == way.shape
+
+
+def _all_run(table: BidTable, most: int) -> bool:
+    """Whether everybody runs who is there, as they did before: then there is nothing to decide."""
+    runs = table.runs & table.fixed
+    fits = int(table.gpus[runs].sum()) <= most
+    return fits and not table.bids and len(table.row_of) == int(runs.sum())
+
+
+def _stay(table: BidTable, barred: Collection[str]) -> _Chosen:
     """Everybody as they are."""
+    bids = {name: one for name, one in table.bids.items() if name not in barred and one.job.wanted}
     for one in bids.values():
-        shape = shape_of(one.job.spec, one.job.wanted) if has_shape(one.job.spec) else None
-        same = [way for way in one.ways if shape is None or way.shape == shape]
-        one.way = same[0] if same else replace(one.ways[0], shape=shape or one.ways[0].shape)
-        one.way = replace(one.way, model=None)
+        one.stay()
+    return _Chosen((table.runs & table.fixed).nonzero()[0], bids, ())
 
 
-def _place(bid: _Bid) -> tuple[bool, float, int]:
-    return not bid.job.wanted, -bid.weight, bid.job.number
+def _chosen(
+    table: BidTable, rows: Ints, bids: Mapping[str, Bid], barred: Collection[str]
+) -> _Chosen:
+    given = np.zeros(len(table.live), dtype=np.bool_)
+    given[rows] = True
+    jobs = table.named((table.fixed & (given != table.runs)).nonzero()[0])
+    return _Chosen(rows, bids, [job for job in jobs if job.id not in barred])
 
 
-def _watts(gpu_model: str) -> float:
-    """The most that one draws; where nobody knows, all are alike."""
-    known = GPUS.get(gpu_model)
-    return 1.0 if known is None else known.max_w
+def _merged(
+    table: BidTable,
+    bids: Mapping[str, Bid],
+    order: Sequence[int],
+    gains: Sequence[float],
+    free: dict[str | None, int],
+) -> Ints:
+    """The loop over bids, and over fixed jobs in their `order`; rows that get something."""
+    heap: list[tuple[int, float, int, str, Way]] = []
+    lowest = int(table.priority[table.live].min())
+
+    def put(one: Bid) -> None:
+        found = one.best(free)
+        if found is not None:
+            # Of those who begin the most important come first; width is by gain alone.
+            above = one.job.spec.priority - lowest if one.way is None else 0
+            heapq.heappush(heap, (-above, -found[0], one.job.number, one.job.id, found[1]))
+
+    for one in bids.values():
+        one.way = None
+    for one in bids.values():
+        put(one)
+    taken: list[int] = []
+    line = iter(order)
+    row = next(line, None)
+    while heap or row is not None:
+        if row is not None:
+            key = lowest - int(table.priority[row]), -gains[row], int(table.number[row])
+            if not heap or key < heap[0][:3]:
+                if _take(free, None, int(table.gpus[row]), _model(table, row)):
+                    taken.append(row)
+                row = next(line, None) if free[None] > 0 else None
+                continue
+        _, gain, _, name, way = heapq.heappop(heap)
+        one = bids[name]
+        now = one.best(free)
+        if now is not None and now[1] is way and -gain == now[0]:
+            _take(free, one.way, way.shape.gpus, way.model)
+            one.way = way
+        if now is not None:
+            put(one)
+    return np.array(taken, dtype=np.int64)
+
+
+def _take(free: dict[str | None, int], before: Way | None, gpus: int, model: str | None) -> bool:
+    """Take GPUs of a model in place of what was taken `before`; whether there are enough."""
+    if before is None and gpus > min(free[model], free[None]):
+        return False
+    for one in {None, None if before is None else before.model}:
+        free[one] += 0 if before is None else before.shape.gpus
+    for one in {None, model}:
+        free[one] -= gpus
+    return True
+
+
+def _model(table: BidTable, row: int) -> str | None:
+    options = table.options[row]
+    return None if options is None else options.ways[0].model
+
+
+def _tell(view: View, draft: Draft, table: BidTable, refused: Mapping[str, Reason]) -> None:
+    """Say why they wait to those who hear it for the first time, or to whom it is new."""
+    waits = table.live & ~table.runs
+    guarded = {
+        table.row_of[name]: why
+        for name, why in refused.items()
+        if why.code is not ReasonCode.WAITING_FOR_GPUS
+    }
+    by_guard = np.zeros(len(waits), dtype=np.bool_)
+    by_guard[list(guarded)] = True
+    # Who was told of watts is not told of others in between, as long as watts are short.
+    if any(why.code in OF_WATTS for why in refused.values()):
+        by_guard |= table.told == _Told.GUARD
+    now = np.where(by_guard, int(_Told.GUARD), int(_Told.OTHERS))
+    for row in (waits & (table.told != now)).nonzero()[0].tolist():
+        job = table.job(row)
+        draft.wait(job, guarded.get(row) or _waits(job, draft, view.now_s))
+        table.told[row] = now[row]
+
+
+def _gpus(wanted: Sequence[Allocation]) -> int:
+    return sum(len(one.gpus) for one in wanted)
 
 
 def _waits(job: JobView, draft: Draft, now_s: float) -> Reason:
