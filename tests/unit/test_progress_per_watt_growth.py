@@ -117,3 +117,20 @@ def test_so_are_decisions_on_jobs_that_report_for_themselves(seed: int) -> None:
 
 def _sorted(commands: Sequence[Command]) -> list[str]:
     return sorted(map(repr, commands))
+
+
+def test_the_guide_is_right_that_a_wide_job_waits_until_no_shorter_one_comes() -> None:
+    """No virtue: whoever mends it changes the guide as well."""
+    chance, at_s, stream_s = random.Random(3), 0.0, 3 * 3600.0
+    wide = JobSpec(id="wide", submit_s=0.0, roles=(TaskRole(count=8),), duration_s=3600.0)
+    events: list[Event] = [JobSubmitted(at_s=0.0, job=wide)]
+    while at_s < stream_s:
+        at_s += chance.expovariate(0.5 * 8 / 60.0)  # half of what eight GPUs can do
+        short = JobSpec(id=f"s{len(events)}", submit_s=at_s, roles=(TaskRole(),), duration_s=60.0)
+        events.append(JobSubmitted(at_s=at_s, job=short))
+    world = Given("1x8:V100M16", tuple(events), 0.0)
+    told, _ = lived(world, ProgressPerWatt(progress=StatedProgress(), look_s=None))
+    starts = [one.attempt for one in told if isinstance(one, StartJob) and one.job_id == "wide"]
+    ran_from = max(n for n, one in enumerate(told) if getattr(one, "job_id", "") == "wide")
+    assert len(starts) > 1, "it begins and is stopped for the next short one"
+    assert ran_from > 0.99 * len(told), "its last run begins after nearly all others"
