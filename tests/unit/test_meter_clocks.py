@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,3 +132,26 @@ def test_readings_of_right_clocks_are_left_alone() -> None:
     for now_s in range(20):
         readings = plant.read(now_s, stamp_s=now_s - 1.0, of_s=now_s)
         assert clocks.put_right(readings) is readings
+
+
+def test_what_others_tell_is_not_touched() -> None:
+    """Less than nothing beside a late meter is for the judge of meters, and so is no number."""
+    plant = Plant()
+    clocks = MeterClocks(plant.fleet, MAX_AGE_S)
+    for now_s in range(60):
+        readings = plant.read(now_s, stamp_s=now_s - 12.0, of_s=now_s - 12)
+        odd_w = readings.feed_w * np.array([1.0, -1.0])
+        found = clocks.put_right(replace(readings, feed_w=odd_w, site_w=float("nan")))
+    assert found.feed_at_s[0] == 59.0
+    assert found.feed_w[1] == odd_w[1]
+    assert np.isnan(found.site_w)
+
+
+def test_garbage_in_between_hides_no_clock() -> None:
+    plant = Plant()
+    clocks = MeterClocks(plant.fleet, MAX_AGE_S)
+    for now_s in range(60):
+        readings = plant.read(now_s, stamp_s=now_s - 12.0, of_s=now_s)
+        times = 1e6 if now_s in (3, 17) else 1.0
+        found = clocks.put_right(replace(readings, feed_w=readings.feed_w * times))
+    assert found.feed_at_s[0] == pytest.approx(59.0, abs=0.5)

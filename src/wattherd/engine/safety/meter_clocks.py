@@ -27,6 +27,8 @@ EXPLAINED = 0.25
 """Share of the squares of a meter's moves that the right moment leaves unexplained at most."""
 MOVES = 0.05
 """Share of a reading that it must have moved by altogether."""
+WILD = 2.0
+"""Times what is below a meter: a larger move tells nothing of that."""
 FADES = 0.97
 NEAR_S = 1.5
 """Stamps within that are right, as far as anybody looks."""
@@ -77,11 +79,11 @@ class MeterClocks:
         behind = rows[late & (rows >= size)]
         if len(behind):
             then_w = self._at(behind, self._stamp_s[behind])
-            told_w[behind] += np.nan_to_num(self._past_w[self._row, behind] - then_w)
+            since_w = np.nan_to_num(self._past_w[self._row, behind] - then_w)
+            told_w[behind] = np.maximum(told_w[behind] + since_w, 0.0)
         return replace(
             readings, draw_at_s=at_s[:size], feed_at_s=at_s[size:-1], site_at_s=float(at_s[-1]),
-            feed_w=np.where(np.isnan(told_w[size:-1]), np.nan, np.fmax(told_w[size:-1], 0.0)),
-            site_w=float(told_w[-1]),
+            feed_w=told_w[size:-1], site_w=float(told_w[-1]),
         )  # fmt: skip
 
     def _remember(self, readings: Readings) -> None:
@@ -114,7 +116,8 @@ class MeterClocks:
         missed = np.square(moved_w - (shows_w - self._before_w[:, rows]))
         # Of a time before our first look nothing is known, and nothing explained.
         missed = np.where(np.isnan(missed), np.square(moved_w), missed)
-        known = np.isfinite(moved_w)
+        with np.errstate(invalid="ignore"):  # garbage would outweigh all that is true for an hour
+            known = np.isfinite(moved_w) & ~(np.abs(moved_w) > WILD * shows_w[0])
         self._missed[:, rows] = FADES * self._missed[:, rows] + np.where(known, missed, 0.0)
         self._moved[rows] = FADES * self._moved[rows] + np.where(known, np.square(moved_w), 0.0)
         self._told_w[rows], self._stamp_s[rows] = told_w, at_s
