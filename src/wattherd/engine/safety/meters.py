@@ -42,6 +42,8 @@ COARSE = 0.003
 """Share of a reading: meters in larger steps may repeat themselves because their load does."""
 FINE = 0.0003
 """Share of a reading: no load is moved by less, and who creeps so flickers."""
+TENTHS = 1e-6
+"""Of a watt's tenth: a reading that is no multiple of one has more digits than meters in steps."""
 ON_GRID, STEPPED = 0.03, 0.9
 SLOWEST_S = 40.0
 """Boards and exporters that have news less often than that are not waited for."""
@@ -100,8 +102,8 @@ class Meters:
         self._way = np.zeros(count)
         """Up or down, of each meter's last change."""
         self._turned: Bools = np.zeros(count, dtype=np.bool_)
-        self._flickers = np.zeros(count)
-        """How many runs ended by a turn, or a crumb: who climbs or falls has no such habit."""
+        self._habits = np.zeros(count)
+        """How many runs told of the meter: of one in steps those ended by a turn, or a crumb."""
         self._ended_run = np.zeros(count)
         """Of the run that the last look ended, if the next one does not go back to its digits."""
         self._looked_s = -np.inf
@@ -254,10 +256,12 @@ class Meters:
         ended = read & ~back & (self._ended_run > 0)
         run = np.minimum(self._ended_run, LONGEST_RUN)
         # A load that is raised step by step shows another number at every look, and stands still at
-        # its cap: that is no habit of its meter.
-        turned = ended & self._turned
-        self._mean_run = np.where(turned, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
-        self._flickers += turned
+        # its cap: that is no habit of a meter in steps. One of many digits never repeats itself.
+        with np.errstate(invalid="ignore"):
+            many_digits = np.abs(10.0 * previous - np.rint(10.0 * previous)) > TENTHS
+        habit = ended & (self._turned | many_digits)
+        self._mean_run = np.where(habit, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
+        self._habits += habit
         self._runs = np.where(ended, self._runs + 1, self._runs)
         self._run = np.where(back & (self._ended_run > 0), self._ended_run + 1, self._run)
         looks = np.minimum(self._ended_run, SLOWEST_LOOKS)
@@ -282,7 +286,7 @@ class Meters:
         # Repeating itself is not enough: a coarse meter of a steady load does so for hours. It must
         # be against the meter's habit, or against what moved below it.
         silent = self._same >= self._config.frozen_after
-        lively = (self._flickers >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
+        lively = (self._habits >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
         below_w = fleet.levels(np.where(np.isfinite(value[:size]), value[:size], 0.0))
         changed = self._run[size:] <= 1.0
         self._below_before_w = np.where(changed, self._below_w, self._below_before_w)
