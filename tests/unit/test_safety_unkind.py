@@ -356,21 +356,6 @@ def test_no_device_draws_five_times_what_it_can() -> None:
     assert np.isnan(seen.draw_w[1])
 
 
-def test_whole_watts_that_stand_still_after_a_climb_are_not_frozen() -> None:
-    """A climb shows other digits at every look. That is no habit, and what it ends in is a cap."""
-    fleet = a_fleet(6)
-    meters = Meters(fleet, SafetyConfig())
-    for at_s in range(120):
-        draw_w = np.full(6, np.round(min(100.0 + 9.7 * (at_s % 60), 236.0)))
-        readings = Readings(
-            now_s=float(at_s), draw_w=draw_w, draw_at_s=np.full(6, float(at_s)),
-            cap_w=np.full(6, 236.0), feed_w=np.array([draw_w.sum()]),
-            feed_at_s=np.array([float(at_s)]), off=np.zeros(6, dtype=np.bool_),
-        )  # fmt: skip
-        assert meters.judge(readings).missing_share == 0.0
-    assert not meters.frozen.any()
-
-
 def test_a_meter_that_flickered_at_every_look_and_stands_still_is_frozen() -> None:
     fleet, rng = a_fleet(6), np.random.default_rng(0)
     meters = Meters(fleet, SafetyConfig())

@@ -40,10 +40,6 @@ SLOWEST_LOOKS = 12.0
 """Meters whose digits stand still for longer are not taken to be so slow: their load stands."""
 COARSE = 0.003
 """Share of a reading: meters in larger steps may repeat themselves because their load does."""
-FINE = 0.0003
-"""Share of a reading: no load is moved by less, and who creeps so flickers."""
-TENTHS = 1e-6
-"""Of a watt's tenth: a reading that is no multiple of one has more digits than meters in steps."""
 ON_GRID, STEPPED = 0.03, 0.9
 SLOWEST_S = 40.0
 """Boards and exporters that have news less often than that are not waited for."""
@@ -99,11 +95,6 @@ class Meters:
         # How often the loop looks, learned too: digits are counted in looks and told in seconds.
         self._period_s = max(config.refresh_s, 1.0)
         self._runs = np.zeros(count)
-        self._way = np.zeros(count)
-        """Up or down, of each meter's last change."""
-        self._turned: Bools = np.zeros(count, dtype=np.bool_)
-        self._habits = np.zeros(count)
-        """How many runs told of the meter: of one in steps those ended by a turn, or a crumb."""
         self._ended_run = np.zeros(count)
         """Of the run that the last look ended, if the next one does not go back to its digits."""
         self._looked_s = -np.inf
@@ -255,23 +246,12 @@ class Meters:
         back = value == self._last[-2]
         ended = read & ~back & (self._ended_run > 0)
         run = np.minimum(self._ended_run, LONGEST_RUN)
-        # A load that is raised step by step shows another number at every look, and stands still at
-        # its cap: that is no habit of a meter in steps. One of many digits never repeats itself.
-        with np.errstate(invalid="ignore"):
-            many_digits = np.abs(10.0 * previous - np.rint(10.0 * previous)) > TENTHS
-        habit = ended & (self._turned | many_digits)
-        self._mean_run = np.where(habit, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
-        self._habits += habit
+        self._mean_run = np.where(ended, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
         self._runs = np.where(ended, self._runs + 1, self._runs)
         self._run = np.where(back & (self._ended_run > 0), self._ended_run + 1, self._run)
         looks = np.minimum(self._ended_run, SLOWEST_LOOKS)
         self._mean_looks = np.where(ended, 0.7 * self._mean_looks + 0.3 * looks, self._mean_looks)
         changed = read & (value != previous) & np.isfinite(previous) & ~back
-        with np.errstate(invalid="ignore"):
-            way = np.sign(value - previous)
-            crept = step_w <= np.fmin(FINE * value, 1.5 * self.resolution_w)
-        self._turned = np.where(changed, (way * self._way < 0) | crept, self._turned)
-        self._way = np.where(changed, way, self._way)
         self._ended_run = np.where(read, np.where(changed, self._run, 0.0), self._ended_run)
         self._run = np.where(changed, 1.0, np.where(read, self._run + 1, self._run))
         # Down by one and not to nothing, since a frozen meter may flicker once. And no higher than
@@ -286,7 +266,7 @@ class Meters:
         # Repeating itself is not enough: a coarse meter of a steady load does so for hours. It must
         # be against the meter's habit, or against what moved below it.
         silent = self._same >= self._config.frozen_after
-        lively = (self._habits >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
+        lively = (self._runs >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
         below_w = fleet.levels(np.where(np.isfinite(value[:size]), value[:size], 0.0))
         changed = self._run[size:] <= 1.0
         self._below_before_w = np.where(changed, self._below_w, self._below_before_w)

@@ -29,6 +29,9 @@ STEP = 0.02
 PATIENCE_S = 2.0
 UNLIMITED_W = 1e12
 
+DIP_S = 15.0
+"""A job that draws less for so long lends its watts: who gets them may start a job of minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
@@ -49,7 +52,7 @@ class Headroom:
     ) -> None:
         """Nothing was read yet."""
         self._keeper, self._machine = keeper, machine
-        self._config = config or SafetyConfig()
+        self._config = config or SafetyConfig(idle_s=DIP_S)
         gpu, count = machine.gpu, len(machine.devices)
         floor_w = gpu.idle_w if gpu.min_cap_w is None else gpu.min_cap_w
         self._fleet = Fleet(
