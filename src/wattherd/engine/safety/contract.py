@@ -398,8 +398,8 @@ class SafetyConfig:
     """A shorter dip keeps its cap. It takes seconds to get one back: see `regret_s`."""
     idle_most_s: float = 24.0
     regret_s: float = 10.0
-    """Who wants a cap again sooner than that after giving it back is waited for twice as long, up
-    to `idle_most_s`; who wants it later, half as long again."""
+    """Who wants a cap again sooner than that after giving it back is waited for twice as long the
+    next time, up to `idle_most_s`; who wants it later, half as long, down to `idle_s`."""
     band: float = 0.004
     """Caps move by at least this share of a device's maximum unless a limit demands it."""
     raise_per_s: float = 0.04
