@@ -7,6 +7,7 @@ could use its room is started, so it begins at the latest when everything that r
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -90,6 +91,15 @@ def test_what_a_queue_is_owed_comes_after_the_notice_or_after_what_runs(
         assert first_in_line <= 2 * LONGEST_S + reclaim.wait_s
 
 
+BORROWING: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {},
+        {"preempts_to_borrow": "lower-priority"},
+        {"preempts_to_borrow": "lower-priority", "preempts_to_borrow_up_to": 0},
+    ]
+)
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> QueueTree:
     """Three queues, two of them perhaps below another: zeros, limits, every choice of stops."""
@@ -99,6 +109,7 @@ def trees(draw: st.DrawFn) -> QueueTree:
     above = parts[0] + parts[1] if draw(st.booleans()) else None
     if above is not None:
         parts = 100 * parts[0] / above, 100 * parts[1] / above, parts[2]
+    reclaims = [draw(st.sampled_from(["any", "any", "lower-priority", "never"])) for _ in parts]
     children = [
         CapacityQueue(
             name=name,
@@ -107,10 +118,11 @@ def trees(draw: st.DrawFn) -> QueueTree:
             user_limit_pct=draw(st.sampled_from([100, 50, 25])),
             order=draw(st.sampled_from(["fifo", "fifo", "fair", "sjf"])),
             preempts=draw(st.sampled_from(["never", "never", "lower-priority", "lower-or-newer"])),
-            reclaims=draw(st.sampled_from(["any", "any", "lower-priority", "never"])),
+            reclaims=from_others,
             reclaimable=draw(st.sampled_from([True, True, True, False])),
+            **(draw(BORROWING) if from_others != "never" else {}),
         )
-        for name, part in zip("xyz", parts, strict=True)
+        for name, part, from_others in zip("xyz", parts, reclaims, strict=True)
     ]
     half_life_s = draw(st.sampled_from([None, None, 10.0, 1e6]))
     if above is not None:

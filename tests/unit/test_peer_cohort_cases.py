@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from test_peer_queue_cases import AT_ONCE, gone, job
 
-from wattherd.model.command import RejectJob
+from wattherd.model.command import RejectJob, StopJob
 from wattherd.model.job import JobSpec
+from wattherd.model.reason import StopReason
 from wattherd.policy.queue.capacity import ideal
 from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
@@ -36,6 +37,8 @@ class C:
     below: tuple[C, ...] = ()
     preempts: str = "lower-priority"
     reclaims: str = "any"
+    up_to: int | None = None
+    """Borrows from jobs of lower priority, up to this one; None: stops nobody to borrow."""
 
     def whole(self) -> int:
         return self.quota + sum(one.whole() for one in self.below)
@@ -50,6 +53,8 @@ class C:
                 user_limit_factor=-1,
                 preempts=self.preempts,
                 reclaims=self.reclaims,
+                preempts_to_borrow="never" if self.up_to is None else "lower-priority",
+                preempts_to_borrow_up_to=self.up_to,
             )
         children = [one.queue(mine) for one in self.below]
         left = 100 - sum(one.guaranteed_pct for one in children)
@@ -140,15 +145,18 @@ def test_the_latest_of_equals_goes_for_who_came_before_them() -> None:
     assert story.starts("in") == [30.0]
 
 
+LOW: dict[str, Any] = {"reclaims": "lower-priority", "up_to": 0}
 SHARED = (
-    C("a_standard", 1, preempts="never", reclaims="lower-priority"),
-    C("b_standard", 1),
-    C("a_best", 1, preempts="never", reclaims="lower-priority"),
-    C("b_best", 0, preempts="never", reclaims="lower-priority"),
+    C("a_standard", 1, preempts="never", **LOW),
+    C("b_standard", 1, up_to=0),
+    C("a_best", 1, preempts="never", **LOW),
+    C("b_best", 0, preempts="never", **LOW),
     C("shared", 10),
 )
+NEVER = tuple(replace(queue, up_to=None) for queue in SHARED)
 
 
+@pytest.mark.parametrize("queues", [SHARED, NEVER])
 @pytest.mark.parametrize(
     ("asks", "held", "stops"),
     [
@@ -172,18 +180,139 @@ SHARED = (
     ],
 )
 def test_who_must_borrow_stops_his_own_and_who_need_not_any_borrower(
+    asks: JobSpec, held: list[JobSpec], stops: list[str], queues: tuple[C, ...]
+) -> None:
+    assert stopped_for(asks, held, *queues) == stops
+
+
+@pytest.mark.parametrize(
+    ("asks", "held", "stops"),
+    [
+        pytest.param(
+            asking(10, "a_standard"),
+            jobs_of(a_low=("a_best", 10, -1), b_low=("b_best", 1, -1)),
+            ["a_low"],
+            id="a wide borrower of low priority, though its queue is then below its quota",
+        ),
+        pytest.param(
+            asking(2, "b_standard", 2),
+            jobs_of(
+                high=("b_standard", 10, 2),
+                mid=("b_standard", 1, 1),
+                low=("a_best", 1, -1),
+                lower=("a_best", 1, -2),
+            ),
+            ["lower", "mid"],
+            id="the lowest of another queue, which keeps its quota, and of its own",
+        ),
+        pytest.param(
+            asking(1, "a_standard"),
+            jobs_of(a=("a_standard", 1), low=("b_best", 11, -1), quota=("a_best", 1, -9)),
+            ["low"],
+            id="nobody who is within his quota",
+        ),
+        pytest.param(
+            asking(1, "a_standard", 5),
+            jobs_of(a=("a_standard", 1), mid=("b_best", 12, 1)),
+            [],
+            id="nobody above the threshold",
+        ),
+        pytest.param(
+            asking(1, "a_standard", -1),
+            jobs_of(a=("a_standard", 1), same=("b_best", 12, -1)),
+            [],
+            id="nobody of equal priority",
+        ),
+    ],
+)
+def test_to_borrow_low_priorities_of_other_queues_go_only_where_that_is_chosen(
     asks: JobSpec, held: list[JobSpec], stops: list[str]
 ) -> None:
     assert stopped_for(asks, held, *SHARED) == stops
+    own = {job.id for job in held if job.queue == asks.queue}
+    assert set(stopped_for(asks, held, *NEVER)) <= own
 
 
-def test_to_borrow_nobody_stops_jobs_of_other_queues_whatever_their_priority() -> None:
-    """By choice: Kueue's borrowWithinCohort, off by default there, is not offered."""
-    held = jobs_of(a_low=("a_best", 10, -1), b_low=("b_best", 1, -1))
-    assert stopped_for(asking(10, "a_standard"), held, *SHARED) == []
-    inside = C("c", 2, (C("q"), C("same"))), C("nominal", 2)
-    held = jobs_of(low=("nominal", 2, -10), same=("same", 2, -1))
-    assert stopped_for(asking(2, "q"), held, *inside) == []
+BORROWING = C("borrowing")
+
+
+@pytest.mark.parametrize(
+    ("asks", "held", "queues", "own", "stops"),
+    [
+        pytest.param(
+            asking(2, "q"),
+            jobs_of(low=("nominal", 2, -10), same=("same", 2, -1)),
+            (C("c", 2, (C("q", up_to=0), C("same"))), C("nominal", 2)),
+            0,
+            ["same"],
+            id="within the cohort, not who is within his own outside",
+        ),
+        pytest.param(
+            asking(2, "q", 1),
+            jobs_of(high=("same", 1, 1), low=("same", 1), own=("q", 1, -1)),
+            (C("c", 3, (C("q", up_to=0), C("same"))),),
+            0,
+            ["low", "own"],
+            id="in the cohort and of its own",
+        ),
+        pytest.param(
+            asking(3, "q"),
+            jobs_of(low=("borrowing", 2, -1), same=("same", 1, -1), high=("borrowing", 2, 1)),
+            (C("c", 4, (C("q", **LOW), C("same", reclaims="never"))), BORROWING),
+            1,
+            ["low", "same"],
+            id="what the cohort is promised from outside, and the rest from inside",
+        ),
+        pytest.param(
+            asking(1, "q"),
+            jobs_of(q=("q", 2), low=("within", 2, -1)),
+            (C("c", 2, (C("q", up_to=0),)), C("d", 2, (C("within"),))),
+            0,
+            [],
+            id="nobody whose cohort borrows nothing",
+        ),
+    ],
+)
+def test_cohorts_in_which_low_priorities_make_way_for_borrowing(
+    asks: JobSpec, held: list[JobSpec], queues: tuple[C, ...], own: int, stops: list[str]
+) -> None:
+    assert stopped_for(asks, held, *queues, own=own) == stops
+
+
+def test_borrowing_never_goes_to_and_fro_between_a_promise_and_a_priority() -> None:
+    """The low gang's queue has the larger promise: it would come back, and be stopped again."""
+    queues = C("low", 2, up_to=9), C("high", 1, up_to=9), C("spare", 7)
+    tree, total = tree_of(*queues)
+    jobs = [job("wide-low", 10, "low", priority=-1)]
+    jobs += [job("wide-high", 10, "high", priority=1, at_s=10.0)]
+    story = Story(CapacityScheduler(tree=tree, reclaim=AT_ONCE), t4_nodes(total), jobs, until_s=300)
+    assert gone(story) == []
+
+
+def test_who_is_stopped_for_a_borrower_is_told() -> None:
+    tree, total = tree_of(*SHARED)
+    held = jobs_of(a=("a_standard", 1), low=("b_best", 12, -1))
+    planner = CapacityScheduler(tree=tree, reclaim=Reclaim(wait_s=20.0))
+    jobs = [*held, asking(4, "a_standard")]
+    during = Story(planner, t4_nodes(total), jobs, until_s=20.0)
+    assert during.why("in").startswith("WaitingForPreemption: asked 4 GPUs, available 0 GPUs")
+    assert "low must give back 12 GPUs, the first" in during.why("in")
+    story = Story(planner, t4_nodes(total), jobs, until_s=40.0)
+    (stop,) = [(at, c) for at, c in story.commands if isinstance(c, StopJob)]
+    assert (stop[0], stop[1].reason) == (30.0, StopReason.PREEMPTED_FOR_PRIORITY)
+
+
+def test_with_balanced_queues_or_without_reclaim_nobody_is_stopped_for_a_borrower() -> None:
+    """As in Kueue, whose fair sharing does not look at borrowWithinCohort."""
+    tree, total = tree_of(*SHARED)
+    jobs = [*jobs_of(a=("a_standard", 1), low=("b_best", 12, -1)), asking(1, "a_standard", 5)]
+    for reclaim, stops in ((AT_ONCE, ["low"]), (None, [])):
+        planner = CapacityScheduler(tree=tree, reclaim=reclaim)
+        assert gone(Story(planner, t4_nodes(total), jobs, until_s=40.0)) == stops
+    low = {f"b{n}": ("b", 1, -3) for n in range(5)}
+    held, queues = [*units(a=3), *jobs_of(**low)], (C("a", 3, up_to=-3), C("b", 3), C("c", 3))
+    assert stopped_for(asking(2, "a"), held, *queues) == ["b4"]
+    assert stopped_for(asking(2, "a"), held, *queues, reclaim=BALANCED) == []
 
 
 # --- Kueue: fair sharing, where it is about what is nominal ---------------------------------------
@@ -258,8 +387,6 @@ def test_a_gang_on_all_gpus_goes_for_what_is_promised_but_not_for_less_than_its_
 
 
 # --- Kueue: cohorts in cohorts --------------------------------------------------------------------
-
-BORROWING = C("borrowing")
 
 
 @pytest.mark.parametrize(

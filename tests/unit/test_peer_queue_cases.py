@@ -626,9 +626,19 @@ def test_a_gang_that_never_fits_stops_nobody() -> None:
     [
         ({"preempts": "lower"}, "queue q: preempts: unknown choice 'lower'"),
         ({"reclaims": "all"}, "queue q: reclaims: unknown choice 'all'"),
+        ({"preempts_to_borrow": "any"}, "queue q: preempts_to_borrow: unknown choice 'any'"),
+        (
+            {"preempts_to_borrow": "lower-priority", "reclaims": "never"},
+            "queue q: preempts_to_borrow: it reclaims nothing even to its due",
+        ),
+        (
+            {"preempts_to_borrow_up_to": 0},
+            "queue q: preempts_to_borrow_up_to: it preempts nobody to borrow",
+        ),
     ],
 )
-def test_an_unknown_choice_is_named(field: dict[str, Any], told: str) -> None:
+def test_a_choice_that_means_nothing_is_named(field: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError) as caught:
         CapacityQueue(name="q", **field)
     assert str(caught.value).startswith(told)
+    assert caught.value.hint

@@ -78,6 +78,13 @@ class QueueField(_Strict):
         description="who below it had least lately, by use that fades by half in so long, is lent "
         "to first; by default who has least now",
     )
+    preempts_to_borrow: str = Field(
+        default="never",
+        description="jobs of others that one may stop to borrow: never, lower-priority",
+    )
+    preempts_to_borrow_up_to: int | None = Field(
+        default=None, description="highest priority of jobs stopped to borrow; by default any"
+    )
     children: list[QueueField] = Field(
         default=[], description="queues below it; their promised shares add up to 100"
     )

@@ -7,8 +7,8 @@ containers: a job is stopped whole, and only where a waiting gang will use what 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from wattherd.errors import UserError
 from wattherd.policy.contract import JobView, Share
@@ -78,9 +78,13 @@ class ReclaimingGang:
     """A gang that may have jobs stopped, and whose.
 
     `others` are jobs of over-served queues, of which `excess` tells by leaf; `own` are jobs of its
-    own queue that it outranks. `limit` is how many GPUs its queue may hold more, once jobs of its
-    own are stopped, and `due` how many if jobs of other queues are stopped as well. `gain` is what
+    own queue that it outranks. `limits` are how many GPUs its queue and those above it may hold
+    more, and `below` tells which of them count a job, whose stop raises that. `due` is how many its
+    queue may hold more if jobs of other queues are stopped because they are owed. `gain` is what
     its queue lacks of its guarantee, or of its part of that of a queue above it.
+
+    `lower` are jobs of other queues that it may have stopped even to borrow; `lent` tells by leaf
+    what they hold, and how much of it a queue above them is promised.
     """
 
     shape: GangShape
@@ -88,17 +92,25 @@ class ReclaimingGang:
     own: Sequence[JobView]
     leaf_of: Callable[[JobView], str]
     excess: Mapping[str, LeafExcess]
-    limit: float
+    limits: Mapping[str, float]
+    below: Callable[[JobView], Collection[str]]
     due: float
     gain: float
+    lower: Sequence[JobView] = ()
+    lent: Mapping[str, LeafExcess] = field(default_factory=dict)
+
+    def leaves(self) -> dict[str, LeafExcess]:
+        """All leaves whose jobs it may have stopped, to be changed alone."""
+        return {name: one.copy() for name, one in {**self.lent, **self.excess}.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimStops:
-    """Jobs to stop, and where the gang then goes."""
+    """Jobs to stop, and where the gang then goes; `lower` of them make way for a borrower."""
 
     jobs: tuple[JobView, ...]
     shares: tuple[Share, ...]
+    lower: frozenset[str] = frozenset()
 
 
 def smallest_stops(
@@ -110,20 +122,24 @@ def smallest_stops(
     newest, until it fits; then whoever need not go is left alone. Gangs differ in size, so the
     same is done with the small ones first and with the wide ones first, and the set wins that
     takes no queue below its guarantee, then the one of the lowest priorities, then the smallest.
+    Jobs of other queues that make way for a borrower come after what is owed.
 
     A queue is taken below its guarantee only by its last job above it, and only if it then lacks
     less than the claimant did, or as much where the whole gang is within what its queue is promised
     (a promise comes before what is borrowed, with Kueue and KAI as well). So the shortfalls of all
-    queues together fall with every stop, or stay while less is borrowed: queues never take the same
-    devices from each other to and fro.
+    queues together fall with every stop, or stay while less is borrowed (or borrowed by a higher
+    priority): queues never take the same devices from each other to and fro.
     """
-    unequal = len({gpus_of(job) for job in (*claim.others, *claim.own)}) > 1
-    for own_too in (False, True) if claim.own else (False,):
-        search = _Search(room, claim, own_too=own_too)
+    unequal = len({gpus_of(job) for job in (*claim.others, *claim.own, *claim.lower)}) > 1
+    only_owed = replace(claim, lower=(), lent={})
+    ways = [only_owed, claim] if claim.lower else [claim]
+    for own_too, way in ((own_too, way) for own_too in (False, True) for way in ways):
+        if own_too and not claim.own:
+            continue
+        search = _Search(room, way, own_too=own_too)
         found: list[tuple[tuple[float, ...], ReclaimStops]] = []
         for sign in (0, 1, -1) if unequal else (0,):
-            others, own = (_ranked(jobs, marks, sign) for jobs in (claim.others, claim.own))
-            stops = search.run(others, own)
+            stops = search.run(marks, sign)
             if stops is not None:
                 found.append((search.cost(stops.jobs), stops))
         if found:
@@ -145,22 +161,40 @@ class _Search:
 
     def __init__(self, room: FreeRoom, claim: ReclaimingGang, *, own_too: bool) -> None:
         self._room, self._claim, self._own_too = room, claim, own_too
+        self._own = frozenset(job.id for job in claim.own)
+        self._lower = frozenset(job.id for job in claim.lower)
+        self._owed = frozenset[str]()
+        """Jobs that could be taken as owed."""
 
-    def run(self, others: Sequence[JobView], own: Sequence[JobView]) -> ReclaimStops | None:
+    def run(self, marks: Mapping[str, float], sign: int) -> ReclaimStops | None:
         """The first jobs in order that suffice, less those that need not go."""
-        claim, mine = self._claim, [*own] if self._own_too else []
+        claim = self._claim
+        others, lower, own = (
+            _ranked(jobs, marks, sign) for jobs in (claim.others, claim.lower, claim.own)
+        )
+        mine = own if self._own_too else []
         freed = sum(map(gpus_of, mine))
         allowed = claim.shape.gpus <= claim.due + freed + ROUNDING
-        pool = [*(self._takeable(others) if allowed else ()), *mine]
+        pool = self._takeable(others, claim.excess) if allowed else []
+        if lower:
+            left = {name: one.copy() for name, one in claim.lent.items()}
+            for job in pool:
+                if claim.leaf_of(job) in left:
+                    left[claim.leaf_of(job)].used -= gpus_of(job)
+            self._owed = frozenset(job.id for job in pool)
+            pool += self._takeable([one for one in lower if one.id not in self._owed], left)
+        pool += mine
         stops = self._first(pool)
         if stops is None and self._own_too:
             pool = mine  # without other queues it may borrow
             stops = self._first(pool)
         return None if stops is None else self._filled_back(stops)
 
-    def _takeable(self, ranked: Sequence[JobView]) -> list[JobView]:
+    def _takeable(
+        self, ranked: Sequence[JobView], excess: Mapping[str, LeafExcess]
+    ) -> list[JobView]:
         """In turn: who leaves his queue its due, its guarantee, or (one each) less than that."""
-        left = {name: one.copy() for name, one in self._claim.excess.items()}
+        left = {name: one.copy() for name, one in excess.items()}
         taken: list[JobView] = []
         for least in (_due, _guaranteed, _anything):
             rest = []
@@ -196,17 +230,26 @@ class _Search:
         return ReclaimStops(tuple(pool[:high]), whole)
 
     def _fits(self, stopped: Sequence[JobView]) -> tuple[Share, ...] | None:
-        own = {job.id for job in self._claim.own}
-        freed = sum(gpus_of(job) for job in stopped if job.id in own)
-        foreign = any(job.id not in own for job in stopped)
-        most = self._claim.due if foreign else self._claim.limit
-        if self._claim.shape.gpus > most + freed + ROUNDING:
+        if not self._within(stopped):
             return None
         soon = self._room.copy()
         for job in stopped:
             soon.give(job.wanted)
         shares = soon.place(self._claim.shape)
         return None if shares is None else tuple(shares)
+
+    def _within(self, stopped: Sequence[JobView]) -> bool:
+        """Whether it may hold so much once these are stopped."""
+        claim, own = self._claim, self._own
+        if any(job.id not in own and job.id not in self._lower for job in stopped):
+            freed = sum(gpus_of(job) for job in stopped if job.id in own)
+            return claim.shape.gpus <= claim.due + freed + ROUNDING
+        left = dict(claim.limits)
+        for job in stopped:
+            for name in claim.below(job):
+                if name in left:
+                    left[name] += gpus_of(job)
+        return claim.shape.gpus <= min(left.values()) + ROUNDING
 
     def _filled_back(self, stops: ReclaimStops) -> ReclaimStops | None:
         """Whoever need not go stays, those that were to go last first."""
@@ -223,25 +266,29 @@ class _Search:
         lost = self._lost(jobs)
         if lost > ROUNDING and lost > self._worth(jobs):
             return None
-        return ReclaimStops(tuple(jobs), shares)
+        lower = (self._lower - self._owed).intersection(job.id for job in jobs)
+        return ReclaimStops(tuple(jobs), shares, lower)
 
     def _worth(self, jobs: Sequence[JobView]) -> float:
         """How much others may then lack: what its queue gets of its promise by this gang.
 
-        A little less where a part of the gang is borrowed: equal shortfalls are no reason then.
+        A little less where a part of the gang is borrowed: equal shortfalls are no reason then,
+        unless all who go are less important.
         """
-        own = {job.id for job in self._claim.own}
+        own = self._own
         lacks = self._claim.gain + sum(gpus_of(job) for job in jobs if job.id in own)
         gpus = self._claim.shape.gpus
-        return gpus + ROUNDING if gpus <= lacks + ROUNDING else lacks - ROUNDING
+        if gpus <= lacks + ROUNDING:
+            return gpus + ROUNDING
+        lower = all(job.id in own or job.id in self._lower for job in jobs)
+        return lacks + ROUNDING if lower else lacks - ROUNDING
 
     def _lost(self, jobs: Sequence[JobView]) -> float:
         """What other queues then lack of their guarantees, beyond what they lack now."""
-        left = {name: one.copy() for name, one in self._claim.excess.items()}
+        left = self._claim.leaves()
         before = math.fsum(one.short for one in left.values())
-        own = {job.id for job in self._claim.own}
         for job in jobs:
-            if job.id not in own:
+            if job.id not in self._own:
                 left[self._claim.leaf_of(job)].used -= gpus_of(job)
         return math.fsum(one.short for one in left.values()) - before
 

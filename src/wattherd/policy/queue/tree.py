@@ -44,6 +44,20 @@ class Reclaims(StrEnum):
     NEVER = "never"
 
 
+class PreemptsToBorrow(StrEnum):
+    """Which jobs of other queues a job that must borrow may stop (borrowWithinCohort)."""
+
+    NEVER = "never"
+    LOWER_PRIORITY = "lower-priority"
+
+
+_CHOICES: Mapping[str, type[StrEnum]] = {
+    "preempts": Preempts,
+    "reclaims": Reclaims,
+    "preempts_to_borrow": PreemptsToBorrow,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityQueue:
     """One queue; percentages are of its parent.
@@ -59,7 +73,10 @@ class CapacityQueue:
 
     `preempts` and `reclaims` say whom its waiting jobs may stop: jobs of the queue itself, and jobs
     with which other queues exceed what they are due. Nothing is reclaimed from a queue that is not
-    `reclaimable`, nor from those below it (YARN's disable_preemption).
+    `reclaimable`, nor from those below it (YARN's disable_preemption). With `preempts_to_borrow` a
+    job may exceed what its queue is due, too, at the cost of jobs of lower priority with which
+    other queues exceed theirs; only of those up to the priority `preempts_to_borrow_up_to`, if
+    that is given (Kueue's maxPriorityThreshold).
     """
 
     name: str
@@ -73,6 +90,8 @@ class CapacityQueue:
     reclaims: str = Reclaims.ANY
     reclaimable: bool = True
     half_life_s: float | None = None
+    preempts_to_borrow: str = PreemptsToBorrow.NEVER
+    preempts_to_borrow_up_to: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what promises nothing sensible.
@@ -91,10 +110,11 @@ class CapacityQueue:
         factor = self.user_limit_factor
         if not (math.isfinite(factor) and factor > 0) and factor != NO_FACTOR:
             raise self._bad("user_limit_factor", f"{factor} is no factor", "above 0")
-        for name, kinds in (("preempts", Preempts), ("reclaims", Reclaims)):
+        for name, kinds in _CHOICES.items():
             value, known = getattr(self, name), [str(one) for one in kinds]
             if value not in known:
                 raise self._bad(name, f"unknown choice {value!r}", hint_for(value, known))
+        self._check_borrowing()
         if self.half_life_s is not None and not 0 < self.half_life_s < math.inf:
             raise self._bad("half_life", f"{self.half_life_s:g} s is no half-life", "above 0s")
         if self.order not in ORDERS:
@@ -103,6 +123,20 @@ class CapacityQueue:
         promised = math.fsum(child.guaranteed_pct for child in self.children)
         if self.children and abs(promised - 100) > 1e-6:
             raise self._bad("children", f"their guarantees add up to {promised:g} %", "100 %")
+
+    def _check_borrowing(self) -> None:
+        """What a queue may not take back to its due, it may not take beyond that (as Kueue has it).
+
+        Raises:
+            UserError: names the queue and the field.
+        """
+        borrows = self.preempts_to_borrow != PreemptsToBorrow.NEVER
+        if borrows and self.reclaims == Reclaims.NEVER:
+            problem, hint = "it reclaims nothing even to its due", "reclaims: lower-priority or any"
+            raise self._bad("preempts_to_borrow", problem, hint)
+        if not borrows and self.preempts_to_borrow_up_to is not None:
+            hint = f"preempts_to_borrow: {PreemptsToBorrow.LOWER_PRIORITY}"
+            raise self._bad("preempts_to_borrow_up_to", "it preempts nobody to borrow", hint)
 
     def _bad(self, name: str, problem: str, hint: str) -> UserError:
         return UserError(problem, where=f"queue {self.name}", field=name, hint=hint)

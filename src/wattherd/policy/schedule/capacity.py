@@ -40,6 +40,7 @@ from wattherd.policy.queue.capacity import (
 from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
+from wattherd.policy.queue.preemption import MayStop
 from wattherd.policy.queue.reclaim import (
     LeafExcess,
     Reclaim,
@@ -51,7 +52,6 @@ from wattherd.policy.queue.reclaim import (
 )
 from wattherd.policy.queue.tree import (
     ROUNDING,
-    Preempts,
     QueuePlace,
     QueueTree,
     Reclaims,
@@ -140,6 +140,10 @@ class _Cycle:
         """Whether a user limit, which may rise when others are served, refused somebody."""
         self.going: dict[str, JobView] = {}
         """Jobs that will have been stopped once all claims are met, this time or later."""
+        # Queues that are balanced have been told what part of the rest is theirs: who took more
+        # would give it back at once (nor does Kueue's fair sharing look at borrowWithinCohort).
+        to_borrow = self.reclaim is not None and not self.balanced
+        self.may_stop = MayStop(self.tree, self.total, self.usage, self.jobs, self.going, to_borrow)
         self.starts = 0
         """Changes of the room."""
         self.left: dict[tuple[str, bool], FreeRoom] = {}
@@ -561,26 +565,27 @@ class _Cycle:
                 self.tree, self.usage, self.ideals, self.total, dead_zone=self.reclaim.dead_zone
             )
         able = (
-            [job for job in self.jobs.values() if job.wanted and self._leaf(job) in over]
+            [job for job in self.jobs.values() if job.wanted and self.may_stop.leaf(job) in over]
             if over
             else []
         )
         left = budgets(self.reclaim, over, self.total) if self.reclaim is not None else {}
         excess = {name: self._excess(name) for name in over}
-        for job, own in self._claimants(lent=bool(able)):
-            if not own and sum(left.values()) <= 0:
+        for job, own, lower in self._claimants(lent=bool(able)):
+            if not own and not lower and sum(left.values()) <= 0:
                 continue  # this plan stops nobody else of other queues
-            stops = self._stops_for(job, able, own, excess)
+            stops = self._stops_for(job, able, own, lower, excess)
             if stops is None:
                 continue
             claimants.append(job.id)
             for victim in stops.jobs:
-                name = self._leaf(victim)
-                if any(one is victim for one in own):
+                name = self.may_stop.leaf(victim)
+                mine = any(one is victim for one in own)
+                if name in excess and not mine:
+                    excess[name].used -= gpus_of(victim)
+                if mine or victim.id in stops.lower:
                     chosen[victim.id] = _Victim(victim, StopReason.PREEMPTED_FOR_PRIORITY, job)
-                    continue
-                excess[name].used -= gpus_of(victim)
-                if left[name] > 0:
+                elif left[name] > 0:
                     left[name] -= gpus_of(victim)
                     chosen[victim.id] = _Victim(victim, StopReason.RECLAIMED, job)
         self._mark(chosen, claimants)
@@ -589,54 +594,38 @@ class _Cycle:
         guaranteed = self.tree[name].guaranteed * self.total
         return LeafExcess(self.usage.queues[name], self.ideals[name], guaranteed)
 
-    def _leaf(self, job: JobView) -> str:
-        place = self.tree.leaf(job.spec.queue)
-        return place.queue.name if place else ""
+    def _claimants(self, *, lent: bool) -> Iterator[tuple[JobView, list[JobView], list[JobView]]]:
+        """Waiting jobs that may have others stopped, and whom beside those of over-served queues.
 
-    def _claimants(self, *, lent: bool) -> Iterator[tuple[JobView, list[JobView]]]:
-        """Waiting jobs that may have others stopped, and jobs of their own queues among them.
-
-        Those with strong holds, oldest first, if anything is `lent`; then those that outrank jobs
-        of their own queues.
+        Which are jobs of their own queues, and jobs of others that make way for a borrower. Those
+        with strong holds come first, oldest first, if anything is `lent`; then those that outrank
+        others.
         """
         seen: dict[str, None] = {}
+        may = self.may_stop
         for job_id, hold in list(self.memory.holds.items()):
             place = self.tree[hold.queue]
             if hold.strong and lent and place.queue.reclaims != Reclaims.NEVER:
                 seen[job_id] = None
-                yield self.jobs[job_id], self._outranked(self.jobs[job_id], place)
+                job = self.jobs[job_id]
+                yield job, may.outranked(job, place), may.lower(job, place)
         for name, jobs in self.waiting.items():
             place = self.tree[name]
-            if place.queue.preempts == Preempts.NEVER:
+            if not may.anybody_for(place):
                 continue
             for job in sorted(jobs.values(), key=lambda job: (-job.spec.priority, job.number)):
-                blocked = (name, job.spec.user) in self.blocked
-                if job.id not in seen and not blocked and (own := self._outranked(job, place)):
-                    yield job, own
-
-    def _outranked(self, job: JobView, place: QueuePlace) -> list[JobView]:
-        """Running jobs of its own queue that it may have stopped."""
-        kind = place.queue.preempts
-        if kind == Preempts.NEVER:
-            return []
-        rank = job.spec.priority
-        newer = kind == Preempts.LOWER_OR_NEWER
-        return [
-            one
-            for one in self.jobs.values()
-            if one.wanted
-            and self._leaf(one) == place.queue.name
-            and (
-                one.spec.priority < rank
-                or (newer and one.spec.priority == rank and one.number > job.number)
-            )
-        ]
+                if job.id in seen or (name, job.spec.user) in self.blocked:
+                    continue
+                own, lower = may.outranked(job, place), may.lower(job, place)
+                if own or lower:
+                    yield job, own, lower
 
     def _stops_for(
         self,
         job: JobView,
         able: Sequence[JobView],
         own: Sequence[JobView],
+        lower: Sequence[JobView],
         excess: Mapping[str, LeafExcess],
     ) -> ReclaimStops | None:
         """Hold room where it comes at the least cost, and say who must go for it.
@@ -660,14 +649,20 @@ class _Cycle:
         needs = self.kept.needs(name, borrows=self._borrows(name, shape.gpus))
         claim = ReclaimingGang(
             shape=shape,
-            others=[o for o in able if self._leaf(o) != name and o.id not in self.going],
+            others=[o for o in able if self.may_stop.leaf(o) != name and o.id not in self.going],
             own=[one for one in own if one.id not in self.going],
-            leaf_of=self._leaf,
+            leaf_of=self.may_stop.leaf,
             excess=excess,
-            limit=self._left_of_maximum(place),
+            limits={
+                name: self.tree[name].maximum * self.total - self.usage.queues[name]
+                for name in place.ancestors
+            },
+            below=self.may_stop.above,
             # A wide gang with a strong hold may have what is lent, as far as it is enough.
             due=float(shape.gpus) if hold and hold.strong else max(due, guaranteed) - used,
             gain=max(promised - used, 0.0),
+            lower=lower,
+            lent=self.may_stop.lent(place) if lower else {},
         )
         room = room if needs is None else room.without(needs)
         stops = smallest_stops(room, claim, self.memory.marks)
@@ -679,13 +674,6 @@ class _Cycle:
         for victim in stops.jobs:
             self.going[victim.id] = victim
         return stops
-
-    def _left_of_maximum(self, place: QueuePlace) -> float:
-        """GPUs that a leaf may hold more by every maximum on the way to the root."""
-        return min(
-            self.tree[name].maximum * self.total - self.usage.queues[name]
-            for name in place.ancestors
-        )
 
     def _mark(self, chosen: Mapping[str, _Victim], claimants: Sequence[str]) -> None:
         now_s, marks = self.view.now_s, self.memory.marks
@@ -726,7 +714,10 @@ class _Cycle:
             used, most = self.usage.queues[name], self.ideals[name]
             self.draft.wait(job, quota_exceeded(gpus, used, most, why, now_s))
             return
-        why = f"job {victim.claimant.id} comes first in queue {name!r}"
+        first, whose = victim.claimant.id, self.may_stop.leaf(victim.claimant)
+        why = f"job {first} comes first in queue {name!r}"
+        if whose != name:
+            why = f"job {first} of queue {whose!r} has a higher priority"
         code = ReasonCode.LOWER_PRIORITY
         self.draft.wait(
             job, Reason(code=code, since_s=now_s, asked=gpus, unit="GPUs", unblocks=why)
