@@ -44,6 +44,10 @@ class GangJob:
     user: str = "default"
     made: str = ""
     """When its pods were made, by the cluster's clock; empty where they do not say so."""
+    bare: bool = False
+    """Whether nothing makes its pods anew."""
+    models: tuple[str, ...] = ()
+    """GPU models that it may use; empty for all."""
 
 
 @dataclass(slots=True)
@@ -72,12 +76,9 @@ class CoreDesk:
         answers: bool = True,
         queues: QueueTree | None = None,
     ) -> None:
-        self.scheduler = KubeScheduler(
-            fleet_of("first-fit"), holder="test", way=ByBinding("wattherd"), choice=choice
-        )
+        self._choice, self._queues = choice, queues
+        self.scheduler = self._a_scheduler()
         self._computers = choice.computers
-        if queues is not None:
-            self.scheduler.queues_seen(QueueState(queues))
         self.now_s = 0.0
         self.model = nodes[0].gpu_model
         self.story: list[Line] = []
@@ -101,6 +102,25 @@ class CoreDesk:
                 made["metadata"]["labels"]["wattherd.dev/agent"] = "true"
             self.nodes[spec.name] = made
             self.scheduler.node_seen(a_node(made))
+
+    def _a_scheduler(self) -> KubeScheduler:
+        made = KubeScheduler(
+            fleet_of("first-fit"), holder="test", way=ByBinding("wattherd"), choice=self._choice
+        )
+        if self._queues is not None:
+            made.queues_seen(QueueState(self._queues))
+        return made
+
+    def restart(self) -> None:
+        """The process ends; the next one sees what is there."""
+        before, self.scheduler = self.scheduler, self._a_scheduler()
+        for made in self.nodes.values():
+            self.scheduler.node_seen(a_node(made))
+        for group, known in before.groups.items():
+            self.scheduler.group_seen(group, known)
+        for made in self.pods.values():
+            self.scheduler.pod_seen(a_pod(made), self.now_s)
+        self.scheduler.power_seen(before.domains.tree, before.domains.budgets_mw)
 
     def play(
         self, jobs: Sequence[GangJob], budgets_w: Mapping[float, float] | None = None
@@ -138,7 +158,12 @@ class CoreDesk:
         for number in range(job.pods):
             made = pod_json(
                 f"{job.name}-{number}-{run.generation}",
-                Request(cpu_milli=1000 * job.gpus, gpu_count=job.gpus, gpu_milli=1000),
+                Request(
+                    cpu_milli=1000 * job.gpus,
+                    gpu_count=job.gpus,
+                    gpu_milli=1000,
+                    models=job.models,
+                ),
                 schedulerName="wattherd",
                 priority=job.priority,
                 terminationGracePeriodSeconds=0,
@@ -153,7 +178,8 @@ class CoreDesk:
             if self.profile:
                 meta["annotations"]["wattherd.dev/power-profile"] = self.profile
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name}
-            meta["ownerReferences"] = [owner | {"uid": f"job-{job.name}", "controller": True}]
+            if not job.bare:
+                meta["ownerReferences"] = [owner | {"uid": f"job-{job.name}", "controller": True}]
             meta["labels"] = {"wattherd.dev/queue": job.queue}
             if job.pods > 1:
                 meta["labels"]["kueue.x-k8s.io/pod-group-name"] = job.name
@@ -196,6 +222,15 @@ class CoreDesk:
     def running(self) -> list[str]:
         """Jobs whose pods are on nodes."""
         return [name for name, run in self._runs.items() if run.places]
+
+    def pass_by(self, seconds: float) -> None:
+        """Time passes, and the scheduler looks whenever it wants to."""
+        end_s = self.now_s + seconds
+        self.settle()
+        while (wake_s := self.scheduler.dialogue.wake_s) is not None and wake_s < end_s:
+            self.now_s = max(wake_s, self.now_s)
+            self.settle()
+        self.now_s = end_s
 
     def settle(self) -> None:
         """Plan and carry out until there is nothing more to do at this time."""
@@ -247,7 +282,11 @@ class CoreDesk:
             self.story.append((self.now_s, "stop", run.job.name, ()))
         self._gone(order.uid)
         del self._of[order.uid]
-        if not any(of is run for of in self._of.values()):
+        if any(of is run for of in self._of.values()):
+            return
+        if run.job.bare:
+            self._runs.pop(run.job.name, None)
+        else:
             self._make_pods(run)
 
     def _cap(self, uid: str, cap_w: float | None) -> None:

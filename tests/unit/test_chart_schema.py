@@ -18,7 +18,7 @@ from wattherd.devices.meters.registry import PROTOCOLS
 from wattherd.experiments.placement.policies import place_policy
 from wattherd.policy.place.registry import BUILT_IN
 from wattherd.policy.rebalance.sleep import AfterIdle
-from wattherd.server.kube.core_choice import core_choice, schedulers
+from wattherd.server.kube.core_choice import schedulers
 from wattherd.server.kube.run import budgets_mw
 from wattherd.units import seconds, watts
 
@@ -93,12 +93,10 @@ def test_what_the_command_does_not_begin_with_is_no_value(path: str) -> None:
     assert not re.search(at(path)["pattern"], GIVEN[path])
 
 
-def test_every_scheduler_can_be_chosen_but_those_whose_solvers_are_not_in_the_image() -> None:
+def test_every_scheduler_can_be_chosen_and_what_solves_for_it_is_in_the_image() -> None:
     image = (CHART.parent / "Containerfile").read_text()
-    assert "[kube,kube-agent,server,fast]" in image, "with `lp` Gavel's shares could be chosen, too"
-    able = [name for name in schedulers() if not core_choice(name).computers]
-    assert sorted(at("scheduler.planner")["enum"]) == sorted(["", *able])
-    assert len(able) == len(schedulers()) - 4
+    assert "[kube,kube-agent,server,fast,lp]" in image
+    assert sorted(at("scheduler.planner")["enum"]) == sorted(["", *schedulers()])
 
 
 def test_every_built_in_policy_can_be_chosen() -> None:

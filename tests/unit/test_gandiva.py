@@ -11,7 +11,14 @@ from wattherd.estimate.interference import PairSpeeds
 from wattherd.estimate.restart_cost import constant
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import StartJob, StopJob
-from wattherd.model.event import BudgetChanged, Event, JobStopped, NodeLost, NodeReturned
+from wattherd.model.event import (
+    BudgetChanged,
+    DeviceDrained,
+    Event,
+    JobStopped,
+    NodeLost,
+    NodeReturned,
+)
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gandiva_turns import memory_part_milli
@@ -188,6 +195,15 @@ def test_a_lost_node_sends_its_residents_elsewhere_running_or_not() -> None:
     run = story(REACTIVE, t4_nodes(1, 1), jobs, events=events)
     assert all(place[0][0] == 1 for name in "abc" for place in run.places(name)[1:])
     assert max(map(run.ended, "abc")) == 600.0  # what a did on n0 is lost
+
+
+@pytest.mark.parametrize("drained_s", [0.0, 50.0], ids=["before", "at-work"])
+def test_a_drained_gpu_is_nobodys_home(drained_s: float) -> None:
+    """Two jobs take turns on the one that is left."""
+    events: list[Event] = [DeviceDrained(at_s=drained_s, node="n0", gpu=0, cause="bad fan")]
+    jobs = [timed(name, at_s=1.0, lasts_s=200.0) for name in "ab"]
+    run = story(REACTIVE, t4_nodes(2), jobs, events=events)
+    assert max(map(run.ended, "ab")) == pytest.approx(401.0 - max(drained_s - 1.0, 0.0))
 
 
 def test_under_a_budget_turns_are_those_of_watts() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from kube_builders import pod_json
+from kube_builders import a_node, pod_json
 from kube_core_desk import CoreDesk, GangJob, _Run
 
 from wattherd.kube.facts.job_sets import ElasticJob, as_group
@@ -18,6 +20,7 @@ from wattherd.model.request import Request
 from wattherd.server.kube.core_choice import core_choice
 
 NODES = [NodeSpec(name="n", cpu_milli=64000, memory_mib=1 << 20, gpu_count=4, gpu_model="T4")]
+TWO_NODES = [replace(NODES[0], name=name, gpu_count=2) for name in ("n0", "n1")]
 SLICES_S = 3000.0
 ELASTIC = "wattherd.dev/elastic"
 
@@ -25,8 +28,14 @@ ELASTIC = "wattherd.dev/elastic"
 class Desk(CoreDesk):
     """Of one elastic Job, whose controller makes pods only when it is told to."""
 
-    def __init__(self, widths: str, pods: int, scheduler: str = "gandiva") -> None:
-        super().__init__(NODES, core_choice(scheduler, "pause"), agents=False)
+    def __init__(
+        self,
+        widths: str,
+        pods: int,
+        scheduler: str = "gandiva",
+        nodes: Sequence[NodeSpec] = NODES,
+    ) -> None:
+        super().__init__(nodes, core_choice(scheduler, "pause"), agents=False)
         self.widths, self.size, self.round = widths, pods, 0
         self.seen: list[Order] = []
         self.say()
@@ -137,7 +146,7 @@ class Reports:
 
 
 @pytest.mark.parametrize(("at_four", "then"), [(1.0, 2), (1.9, 4)], ids=["no-faster", "faster"])
-@pytest.mark.parametrize("scheduler", ["optimus", "aiturbo"])
+@pytest.mark.parametrize("scheduler", ["optimus", "aiturbo", "wattherd"])
 def test_a_job_grows_again_only_if_it_was_faster_so(
     scheduler: str, at_four: float, then: int
 ) -> None:
@@ -152,6 +161,22 @@ def test_a_job_grows_again_only_if_it_was_faster_so(
     desk.end("other")
     job.work(2400.0)
     assert job.sizes[-1] == then
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
+@pytest.mark.parametrize("scheduler", ["gandiva", "optimus", "aiturbo", "wattherd"])
+def test_a_job_grows_no_further_than_its_pods_may_go(scheduler: str, *, restart: bool) -> None:
+    """The other node is empty, and tainted: pods for it would wait, and the others have stopped."""
+    desk = Desk("1-4", pods=1, scheduler=scheduler, nodes=TWO_NODES)
+    desk.nodes["n1"]["spec"]["taints"] = [{"key": "own", "effect": "NoSchedule"}]
+    desk.scheduler.node_seen(a_node(desk.nodes["n1"]))
+    job = Reports(desk, {1: 0.5, 2: 1.0, 3: 1.5, 4: 1.9})
+    job.work(600.0)
+    if restart:
+        desk.restart()
+    job.work(900.0)
+    assert {*job.sizes} == {2}
+    assert len([one for one in desk.pods if "el-" in one]) == 2
 
 
 def test_who_waits_too_long_for_its_pods_gives_its_places_back_and_runs_once_they_come() -> None:

@@ -138,13 +138,8 @@ class DeskScheduler:
 
     def until(self, true: Callable[[], bool]) -> None:
         """A step lasts as long as in the simulator, whatever comes of it."""
-        end_s = self._desk.now_s + self._step_s
+        self._desk.pass_by(self._step_s)
         self._step_s = STEP_S
-        self._desk.settle()
-        while (wake_s := self._desk.scheduler.dialogue.wake_s) is not None and wake_s < end_s:
-            self._desk.now_s = max(wake_s, self._desk.now_s)
-            self._desk.settle()
-        self._desk.now_s = end_s
 
     def decided(self) -> Decided:
         story, running = self._desk.story, self._desk.running()

@@ -82,9 +82,9 @@ LEARNING: Mapping[str, SchedulerOf] = {
     **{f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
 }
 """Those that act on what the service has learned of its jobs."""
-NOT_FOR_PODS = frozenset({"pollux", "pollux-climb", "wattherd"})
-"""Of these, those that Kubernetes does not offer. Pods do not report the noise of gradients, by
-which Pollux goes; ours was not tried on pods, whose resizes have another way."""
+NOT_FOR_PODS = frozenset({"pollux", "pollux-climb"})
+"""Of these, those that Kubernetes does not offer: pods do not report the noise of gradients, by
+which Pollux goes."""
 
 
 def live_schedulers() -> Mapping[str, SchedulerOf]:

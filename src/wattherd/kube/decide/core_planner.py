@@ -3,8 +3,10 @@
 Between a planner of `policy.schedule` and the core stands what only Kubernetes knows. Pods on nodes
 are facts: their jobs are seated before the planner is asked, and it finds them running. Pods that
 others bound, and pods that are on their way out, hold devices and are nobody's to move: the planner
-does not see them. On which nodes a pod may run at all (taints, affinity, selectors, volumes, ports,
-cordons, fencing) is told as masks (`policy.eligibility`).
+does not see them. Nor does one that stops jobs for a better plan see those that run and that
+nothing makes anew: they would not be moved by it, but lost. On which nodes a pod may run at all
+(taints, affinity, selectors, volumes, ports, cordons, fencing) is told as masks
+(`policy.eligibility`).
 """
 
 from __future__ import annotations
@@ -71,17 +73,26 @@ class WorkloadEligibility:
 
     def _found(self, spec: JobSpec, role: int) -> NodeMask | None:
         work = self.works.get(spec.id)
-        if work is None or work.seated:
+        if work is None:
             return None
         at, masks = 0, self.of_gang(work)
         for number, one in enumerate(work.spec.roles if masks else ()):
-            self._known[spec.id, number] = masks[at]
+            self._known[spec.id, number] = _with_own(masks[at], work, number)
             at += one.count
         if masks:
             return self._known[spec.id, role]
         member = work.members[sum(one.count for one in spec.roles[:role])]
         mask = self.open_to(member)
-        return None if mask.all() else mask
+        return None if mask.all() else _with_own(mask, work, role)
+
+
+def _with_own(mask: NodeMask | None, work: Workload, role: int) -> NodeMask | None:
+    """Where pods are they may stay, whatever became of the node."""
+    own = [one.node for one in work.shares if one.role == role] if work.seated else []
+    if mask is not None and not mask[own].all():
+        mask = mask.copy()
+        mask[own] = True
+    return mask
 
 
 @dataclass(slots=True)
@@ -96,6 +107,8 @@ class CorePlanner:
     allowed: Callable[[WorkloadPod], Mask]
     seating: Seating | None = None
     """Where it finds places on an account of ours, that account."""
+    stays: Callable[[str], bool] = lambda _: False
+    """Whether a job, by its id, is nobody's to move once it runs."""
     changed: bool = True
     """Whether anything happened that may have made room; whoever knows sets it."""
     only_seats: bool = False
@@ -104,6 +117,8 @@ class CorePlanner:
     """Works whose pods are on nodes, for which the guard finds too little."""
     _aside: dict[str, JobView] = field(default_factory=dict)
     """Works that hold devices and are nobody's to move."""
+    _may_settle: dict[str, JobView] = field(default_factory=dict)
+    """Works that the scheduler may start, and then not stop again."""
     _lost: dict[str, JobView] = field(default_factory=dict)
     """Those whose planned places turned out to be taken, or that the scheduler has not seen."""
     _shown: dict[str, None] = field(default_factory=dict)
@@ -114,14 +129,13 @@ class CorePlanner:
         self.changed = False
         if self.seating is not None:
             self.seating.planned.renew()
-        for known in (self.unseated, self._aside):
+        for known in (self.unseated, self._aside, self._may_settle):
             for job_id in [one for one in known if one not in self.works]:
                 del known[job_id]
         for job in view.left():
-            self.unseated.pop(job.id, None)
-            self._aside.pop(job.id, None)
+            for known in (self.unseated, self._aside, self._may_settle):
+                known.pop(job.id, None)
             self._follow(job)
-        self.eligible.begin()
         entered = [job for job in view.entered() if self._is_for_scheduler(job)]
         for job in view.entered():
             self._follow(job)
@@ -130,12 +144,13 @@ class CorePlanner:
         self._lost.clear()
         if self.only_seats:
             self._lost.update((job.id, job) for job in entered)
-            self.eligible.end()
             return
-        left = [job for job in view.left() if job.id in self._shown]
+        left = [*(job for job in view.left() if job.id in self._shown), *self._settled()]
         for job in left:
-            del self._shown[job.id]
+            self._shown.pop(job.id, None)
         self._shown.update(dict.fromkeys(job.id for job in entered))
+        self._may_settle.update((job.id, job) for job in entered if self.stays(job.id))
+        self.eligible.begin()
         hidden = self.unseated | self._aside
         seen: View = view if not hidden and len(entered) == len(view.entered()) else _PodView(
             view, hidden, tuple(entered), tuple(left)
@@ -145,6 +160,14 @@ class CorePlanner:
         finally:
             self.eligible.end()
 
+    def _settled(self) -> list[JobView]:
+        """Those that the scheduler has started and is not to stop: it sees no more of them."""
+        settled = [job for job in self._may_settle.values() if job.active]
+        for job in settled:
+            del self._may_settle[job.id]
+            self._aside[job.id] = job
+        return settled
+
     def _is_for_scheduler(self, job: JobView) -> bool:
         """Whether a job that came waits, or runs as planned; others are seated first.
 
@@ -153,8 +176,9 @@ class CorePlanner:
         budget rises: to seat it would count its watts twice, and stop others for them.
         """
         work = self.works.get(job.id)
-        if job.id in self._aside:  # all jobs are told of anew
-            return False
+        if job.id in self._aside and (job.wanted or job.active or not self.stays(job.id)):
+            return False  # all jobs are told of anew
+        self._aside.pop(job.id, None)  # it was started, and never bound
         if work is None or not work.seated or job.wanted or job.active:
             return True
         if job.id in self._shown:  # it lost its plan, to a budget for instance
@@ -174,7 +198,7 @@ class CorePlanner:
                 draft.wait(job, replace(refused, since_s=view.now_s))
                 continue
             del self.unseated[job.id]
-            if self.is_ours(work):
+            if self.is_ours(work) and not self.stays(job.id):
                 ours.append(job)
             else:
                 self._aside[job.id] = job
@@ -241,15 +265,17 @@ class _PodView:
 
     def gpus_per_node(self) -> NDArray[np.int64]:
         gpus = self.view.gpus_per_node()
-        taken = {
+        for node, _ in self._taken() - {*self.view.drained()}:
+            gpus[node] = max(0, gpus[node] - 1)
+        return gpus
+
+    def _taken(self) -> set[tuple[int, int]]:
+        return {
             (one.node, gpu)
             for job in self.hidden.values()
             for one in job.wanted
             for gpu in one.gpus
         }
-        for node, _ in taken:
-            gpus[node] = max(0, gpus[node] - 1)
-        return gpus
 
     def gpu_total(self) -> int:
         return int(self.gpus_per_node().sum())
@@ -258,7 +284,7 @@ class _PodView:
         return self.view.usable()
 
     def drained(self) -> Collection[tuple[int, int]]:
-        return self.view.drained()
+        return {*self.view.drained(), *self._taken()}
 
     def nodes(self) -> Sequence[NodeSpec]:
         return self.view.nodes()

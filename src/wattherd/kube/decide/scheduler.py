@@ -671,6 +671,7 @@ class KubeScheduler:
             self.diagnosis,
             self._allowed,
             seating,
+            self._runs_on,
         )
 
     def _seating(self, domains: Domains, caps_w: Mapping[str, float]) -> Seating:
@@ -740,6 +741,10 @@ class KubeScheduler:
             and member.uid not in self._leaving.uids
             for member in work.members
         )
+
+    def _runs_on(self, job_id: str) -> bool:
+        """Whether a job that runs would be lost by a better plan."""
+        return self.choice is not None and self.choice.improves and not self._book.returns(job_id)
 
     def _job_is_ours(self, job_id: str) -> bool:
         work = self._book.works.get(job_id)

@@ -189,7 +189,8 @@ class CoreChoice:
     Without `build` gangs are planned by priority and placed by the placement policy. Else it makes
     the planner of a cluster with these queues (None: no Queue objects), which held so much lately,
     and the quota that the guard keeps. `curve_of` are power curves by kind of job. One that
-    `keeps_books` of who has which device is not begun anew beside what runs.
+    `keeps_books` of who has which device is not begun anew beside what runs. One that `improves`
+    stops jobs for others that are no more important, which what nothing makes anew must not suffer.
     """
 
     name: str
@@ -197,6 +198,7 @@ class CoreChoice:
     power: Callable[[], PowerPolicy]
     curve_of: CurveOf
     keeps_books: bool = False
+    improves: bool = False
     computers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """By kind of question that the planner asks: who works it out."""
 

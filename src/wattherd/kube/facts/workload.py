@@ -119,8 +119,14 @@ def seated_work(
     *,
     priority: int,
 ) -> Workload:
-    """A job that runs already, in exactly these seats: facts, of whatever sizes they are."""
+    """A job that runs already, in exactly these seats: facts, of whatever sizes they are.
+
+    Members are by role, as those of jobs that wait, where each has one seat.
+    """
     kinds = list(dict.fromkeys(seat.request for seat in seats))
+    if len(seats) == len(members):
+        order = sorted(range(len(seats)), key=lambda at: kinds.index(seats[at].request))
+        members, seats = [members[at] for at in order], [seats[at] for at in order]
     requests = [seat.request for seat in seats]
     first = members[0].pod
     spec = JobSpec(

@@ -350,7 +350,7 @@ class Gandiva:
     def _hear(self, memory: _Memory, view: View) -> bool:
         """Bring residents and queue up to date; whether there is anything new."""
         left, entered = view.left(), view.entered()
-        lost = memory.homes.note(view.now_s, view.usable())
+        lost = memory.homes.note(view.now_s, view.usable(), view.gpus_per_node(), view.drained())
         for job in left:
             self._forget(memory, job)
         for resident in lost or ():

@@ -8,7 +8,7 @@ find nodes with room of their size (Gandiva, OSDI'18, section 4.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -152,27 +152,47 @@ class GandivaNodes:
         self.nodes = nodes
         self.capacity: list[Need] = [(n.gpu_count, n.cpu_milli, n.memory_mib) for n in nodes]
         self.usable: list[bool] = [True] * len(nodes)
-        self._usable_bytes = b""
+        self.closed: dict[int, set[int]] = {}
+        """By node, GPUs that nobody here may be given."""
+        self._seen: tuple[bytes, bytes, frozenset[tuple[int, int]]] | None = None
         self.demand: list[Need] = [NOTHING] * len(nodes)
         self.affinity: list[int | None] = [None] * len(nodes)
         self.on: list[dict[str, GandivaJob]] = [{} for _ in nodes]
         self.now_s = 0.0
         self._clocks = [(0.0, 0.0)] * len(nodes)
 
-    def note(self, now_s: float, usable: NDArray[np.bool_]) -> list[GandivaJob] | None:
-        """Take note of the time, lost and returned nodes; returns residents whose home is lost.
+    def note(
+        self,
+        now_s: float,
+        usable: NDArray[np.bool_],
+        gpus: NDArray[np.int64],
+        closed: Collection[tuple[int, int]],
+    ) -> list[GandivaJob] | None:
+        """Take note of the time, of lost and returned nodes (N,), and of GPUs there.
 
-        None if there is no such news.
+        Of `gpus` on each usable node, those that are `closed` (node, GPU) are left out already.
+        Returns residents whose home is lost, or too small for what they wait for; None if there is
+        no such news.
         """
         self.now_s = now_s
-        now = usable.tobytes()
-        if now == self._usable_bytes:
+        now = usable.tobytes(), gpus.tobytes(), frozenset(closed)
+        if now == self._seen:
             return None
-        self._usable_bytes, self.usable = now, usable.tolist()
+        self._seen, self.usable, self.closed = now, usable.tolist(), {}
+        for node, gpu in closed:
+            self.closed.setdefault(node, set()).add(gpu)
         gone: dict[str, GandivaJob] = {}
         for node, able in enumerate(self.usable):
             if not able:
                 gone.update(self.on[node])
+                continue
+            self._virtual_s(node)
+            self.capacity[node] = (int(gpus[node]), *self.capacity[node][1:])
+            gone |= {
+                name: one
+                for name, one in self.on[node].items()
+                if not one.running and one.needs[node][0] > self.capacity[node][0]
+            }
         return list(gone.values())
 
     def _virtual_s(self, node: int) -> float:

@@ -212,7 +212,7 @@ class GandivaTurns:
     def _pick(
         self, resident: GandivaJob, node: int, gpus: int, taken: dict[int, set[int]]
     ) -> tuple[int, ...]:
-        size = self.homes.capacity[node][0]
+        size = self.homes.nodes[node].gpu_count
         used = taken.setdefault(node, self._used(resident, node))
         free = [gpu for gpu in range(size) if gpu not in used]
         picked = closest(free, gpus, size, self.fanouts.get(size, ()))
@@ -220,8 +220,8 @@ class GandivaTurns:
         return picked
 
     def _used(self, resident: GandivaJob, node: int) -> set[int]:
-        """GPUs of a node that others have under the plan."""
-        return {
+        """GPUs of a node that others have under the plan, or that nobody may have."""
+        return self.homes.closed.get(node, set()) | {
             gpu
             for other in self.homes.on[node].values()
             if other is not resident

@@ -29,6 +29,13 @@ POWER = "water-filling"
 """The power policy where none is named."""
 KEEP_BOOKS = frozenset({"hived"})
 """Schedulers that know by themselves who has which device."""
+STOP_BY_RANK = frozenset({
+    *("fifo", "fifo-backfill", "fifo-first-fit", "fifo@fastest", "fifo-first-fit@fastest"),
+    *("sjf", "sjf@fastest", "drf", "priority-backfill"),
+    *(GANG, "priority", "capacity", "hived"),
+})  # fmt: skip
+"""Schedulers that stop nobody, or only for one of higher priority or whose GPUs were lent. All
+others stop jobs for a better plan."""
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 LENGTHS_S = (MINUTE_S, 5 * MINUTE_S, 15 * MINUTE_S, HOUR_S, 4 * HOUR_S, 12 * HOUR_S, DAY_S,
              3 * DAY_S, 7 * DAY_S)  # fmt: skip
@@ -74,6 +81,7 @@ def core_choice(
         power=POWER_POLICIES[power],
         curve_of=_curve_of,
         keeps_books=scheduler in KEEP_BOOKS,
+        improves=scheduler not in STOP_BY_RANK,
         computers=computers,
     )
 
