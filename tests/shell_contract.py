@@ -25,7 +25,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.experiments.schedule.live import LEARNING, NOT_FOR_PODS
+from wattherd.experiments.schedule.live import LEARNING
 from wattherd.experiments.schedule.run import power_policy
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.setup import queue_spec
@@ -54,8 +54,9 @@ from wattherd.sim.world import SimWorld
 from wattherd.store.entry import JournalEntry
 from wattherd.testing.live import MemoryJournal
 
-LEARNERS = tuple(name for name in LEARNING if name not in NOT_FOR_PODS)
-POLICIES = ("fifo", "srtf", "tiresias", "drf", "capacity", "hived", "priority")
+LEARNERS = tuple(name for name in LEARNING if name != "pollux")
+"""Without the one that draws lots: what it draws goes by how often it was asked."""
+POLICIES = ("fifo", "srtf", "tiresias", "drf", "capacity", "hived", "priority", "wattherd")
 POWER = "water-filling"
 MODEL = "A100-40GB"
 GPU = GPUS[MODEL]
@@ -248,6 +249,7 @@ def script(policy: str) -> list[Step]:
         Submit(ScriptJob(name="g", pods=4, gpus=8, hours=1, **blue)),
         EndFirst(),
         Budget(_most_w()),
+        Submit(ScriptJob(name="h", pods=6, gpus=8, hours=0.5, **red)),
         EndFirst(),
         EndFirst(),
     ]

@@ -80,10 +80,12 @@ def test_the_latest_is_told_and_no_more_often_than_that(api: Api, account: Path)
     pod = PodReporter(api.url, account, Trouble(), every_s=0.3)
     reporter = Reporter(None, Trouble(), also=pod.tell, every_s=0.0)
     for step in range(1, 201):
-        reporter.step(step, 8, {"loss": 1 / step, "total": 1000, "micro_batch": 4})
+        told = {"loss": 1 / step, "total": 1000, "micro_batch": 4, "noise_scale": 96.0}
+        reporter.step(step, 8, told)
     until(lambda: api.texts() and api.texts()[-1]["step"] == 200)
     assert len(api.heard) <= 3, "two hundred steps in a moment"
-    assert api.texts()[-1] == {"step": 200, "total": 1000, "loss": 0.005}
+    told = {"step": 200, "total": 1000, "loss": 0.005, "noise_scale": 96, "batch": 8}
+    assert api.texts()[-1] == told
     path, by, _ = api.heard[-1]
     assert (path, by) == ("/api/v1/namespaces/ml/pods/p", "Bearer t-1")
 

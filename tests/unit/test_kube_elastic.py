@@ -124,6 +124,8 @@ class Reports:
 
     def __init__(self, desk: Desk, steps_per_s: dict[int, float]) -> None:
         self.desk, self.steps_per_s = desk, steps_per_s
+        self.noise_scale: float | None = None
+        """In samples, of which each pod takes 32 a step."""
         self.done, self.sizes = 0.0, list[int]()
 
     def work(self, seconds: float) -> None:
@@ -142,6 +144,8 @@ class Reports:
             if mine:
                 self.done += 10.0 * self.steps_per_s[len(mine)]
                 told = {"step": self.done, "total": 1e6}
+                if self.noise_scale is not None:
+                    told |= {"noise_scale": self.noise_scale, "batch": 32.0 * len(mine)}
                 desk.write_progress(mine[0], json.dumps(told))
 
 

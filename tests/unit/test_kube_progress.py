@@ -14,6 +14,7 @@ from kube_builders import a_node, a_pod, node_json
 from kube_core_desk import CoreDesk, GangJob
 
 from wattherd.estimate.job_rate import RateSource
+from wattherd.estimate.learned_noise import StepWorth
 from wattherd.kube.facts.progress import MOST, MOST_TEXT, PodProgress, read_progress
 from wattherd.kube.facts.workload import alike
 from wattherd.model.command import Command
@@ -31,6 +32,14 @@ def test_a_report_is_steps_and_what_else_is_known() -> None:
     assert read_progress('{"step": 12}') == PodProgress(12.0)
     told = '{"step": 12.5, "total": 100, "loss": 2.25, "at": "today", "rate_per_s": 1e9}'
     assert read_progress(told) == PodProgress(12.5, 100.0, 2.25)
+    noisy = '{"step": 12, "noise_scale": 900, "batch": 64}'
+    assert read_progress(noisy) == PodProgress(12.0, noise_scale=900.0, batch=64.0)
+
+
+@pytest.mark.parametrize("name", ["noise_scale", "batch"])
+@pytest.mark.parametrize("told", ["0", "-5", "1e16"])
+def test_samples_that_cannot_be_are_left_out(name: str, told: str) -> None:
+    assert read_progress(f'{{"step": 3, "{name}": {told}}}') == PodProgress(3.0)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,7 @@ def test_whatever_is_written_is_bounded_or_nothing(text: str) -> None:
         assert 0 <= found.step <= MOST
         assert found.total is None or 0 < found.total <= MOST
         assert found.loss is None or abs(found.loss) <= MOST
+        assert all(one is None or 0 < one <= MOST for one in (found.noise_scale, found.batch))
 
 
 def test_a_report_makes_no_other_pod() -> None:
@@ -133,6 +143,15 @@ def test_garbage_is_heard_of_by_nobody_and_the_next_report_counts() -> None:
     desk.report("a", step=7, total=70)
     desk.settle()
     assert [(one.progress, one.total) for one in desk.heard] == [(7.0, 70.0)]
+
+
+def test_what_a_step_is_worth_is_learned_from_noise_and_batch() -> None:
+    desk = desk_of("fifo", b={})
+    desk.tell("a", 1.0, 60, noise_scale=96.0, batch=32.0)
+    core = desk.scheduler.core
+    assert core is not None
+    worth = {job_id.split("/")[1][0]: core.speeds.noise.worth(job_id, 1) for job_id in core.jobs}
+    assert worth == {"a": StepWorth(0.25, 96.0, 32.0), "b": StepWorth()}
 
 
 def test_a_pod_that_waits_says_nothing_and_is_heard_once_it_runs() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ANNOTATION = "wattherd.dev/progress"
 EVERY_S, AFTER_FAILURE_S, TIMEOUT_S = 10.0, 60.0, 10.0
-NUMBERS = ("step", "total", "loss")
+NUMBERS = ("step", "total", "loss", "noise_scale", "batch")
 
 
 class PodReporter:

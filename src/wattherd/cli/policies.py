@@ -9,7 +9,7 @@ import click
 from wattherd.cli.output import lists, printed
 
 SHELLS = ["sim", "local", "kube"]
-"""Where policies run: `sim run`, `serve`, `kube scheduler`."""
+"""Where policies run: `sim run`, `serve`, `kube scheduler`. Who runs live runs in both of these."""
 
 
 @click.command()
@@ -42,7 +42,7 @@ def _placement() -> list[dict[str, Any]]:
 
 def _schedulers() -> list[dict[str, Any]]:
     from wattherd.experiments.schedule.descriptions import SCHEDULER_NOTES
-    from wattherd.experiments.schedule.live import NOT_FOR_PODS, live_schedulers
+    from wattherd.experiments.schedule.live import live_schedulers
     from wattherd.experiments.schedule.plugin_policies import notes
     from wattherd.experiments.schedule.simulators import PRESETS
 
@@ -54,16 +54,10 @@ def _schedulers() -> list[dict[str, Any]]:
             "name": name,
             "about": told[name],
             "presets": [key for key, preset in PRESETS.items() if name in preset.schedulers],
-            "shells": _shells(live=name in live, kube=name not in NOT_FOR_PODS),
+            "shells": SHELLS if name in live else SHELLS[:1],
         }
         for name in names
     ]
-
-
-def _shells(*, live: bool, kube: bool) -> list[str]:
-    """Kubernetes has what a service has, but what pods cannot report for."""
-    able = {"sim": True, "local": live, "kube": live and kube}
-    return [shell for shell in SHELLS if able[shell]]
 
 
 def _power() -> list[dict[str, Any]]:

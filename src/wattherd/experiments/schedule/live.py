@@ -82,9 +82,6 @@ LEARNING: Mapping[str, SchedulerOf] = {
     **{f"gavel-{goal}": partial(_gavel, goal) for goal in (*GOALS, FIFO)},
 }
 """Those that act on what the service has learned of its jobs."""
-NOT_FOR_PODS = frozenset({"pollux", "pollux-climb"})
-"""Of these, those that Kubernetes does not offer: pods do not report the noise of gradients, by
-which Pollux goes."""
 
 
 def live_schedulers() -> Mapping[str, SchedulerOf]:

@@ -72,5 +72,7 @@ class ProgressReports:
                     progress=report.step,
                     total=report.total,
                     loss=report.loss,
+                    noise_scale=report.noise_scale,
+                    batch=report.batch,
                 )
         return list(found.values())

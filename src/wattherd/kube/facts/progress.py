@@ -24,6 +24,8 @@ class _Report(msgspec.Struct, frozen=True):
     step: float
     total: float | None = None
     loss: float | None = None
+    noise_scale: float | None = None
+    batch: float | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Report)
@@ -31,11 +33,16 @@ _DECODER = msgspec.json.Decoder(_Report)
 
 @dataclass(frozen=True, slots=True)
 class PodProgress:
-    """`step` of `total`, if that is known, and the loss there."""
+    """`step` of `total`, if that is known, and the loss there.
+
+    `noise_scale` is that of its gradient and `batch` what a step takes, both in samples.
+    """
 
     step: float
     total: float | None = None
     loss: float | None = None
+    noise_scale: float | None = None
+    batch: float | None = None
 
 
 def progress_text(meta: ObjectMeta) -> str:
@@ -53,7 +60,16 @@ def read_progress(text: str) -> PodProgress | None:
         return None
     if not 0 <= found.step <= MOST:
         return None
-    total = found.total if found.total is not None and 0 < found.total <= MOST else None
     loss = found.loss
     sound = loss is not None and math.isfinite(loss) and abs(loss) <= MOST
-    return PodProgress(found.step, total, loss if sound else None)
+    return PodProgress(
+        found.step,
+        _above_nothing(found.total),
+        loss if sound else None,
+        _above_nothing(found.noise_scale),
+        _above_nothing(found.batch),
+    )
+
+
+def _above_nothing(told: float | None) -> float | None:
+    return told if told is not None and 0 < told <= MOST else None

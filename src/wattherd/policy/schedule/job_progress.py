@@ -21,6 +21,7 @@ YOUNG_RESTARTS = 6.0
 LEAST_YOUNG_S = 10.0
 LEAST_LEFT = 1.0
 """Units that a job is taken to have left, however long it runs already."""
+STATED = "as stated"
 GUESSED = "a guess: as long again as it has run"
 
 
@@ -94,7 +95,7 @@ class ReportedProgress:
         return view.rates.rate(job.spec, model, gpus=asked).per_s / step_s * worth
 
     def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
-        """Steps by what it reports, where its speed is known; else a guess."""
+        """Steps by what it reports, where its speed is known; else as stated; else a guess."""
         del done  # the core notes it
         told = view.steps_left(job)
         if told is not None and self._known(view, job):
@@ -102,8 +103,10 @@ class ReportedProgress:
             # Steps are of the width asked for; where others are worth more, fewer are needed.
             steps = told.steps * view.step_worth(job, asked).share
             return WorkLeft(steps, told=True, source=str(told.source))
-        units = per_s * guessed_s(job.service_s(view.now_s), young_s)
-        return WorkLeft(units, told=False, source=GUESSED)
+        served_s, stated_s = job.service_s(view.now_s), job.spec.duration_s
+        if stated_s is not None and served_s < stated_s:  # else it said wrong
+            return WorkLeft(per_s * (stated_s - served_s), told=True, source=STATED)
+        return WorkLeft(per_s * guessed_s(served_s, young_s), told=False, source=GUESSED)
 
     def _known(self, view: View, job: JobView) -> bool:
         """Whether steps are no mere number: their pace was seen on some model."""
@@ -152,7 +155,7 @@ class StatedProgress:
         if stated is None:
             units = per_s * guessed_s(job.service_s(view.now_s), young_s)
             return WorkLeft(units, told=False, source=GUESSED)
-        return WorkLeft(max(stated - done, LEAST_LEFT), told=True, source="as stated")
+        return WorkLeft(max(stated - done, LEAST_LEFT), told=True, source=STATED)
 
     def pauses_s(self, view: View, jobs: Sequence[JobView]) -> Mapping[str, float]:
         """As configured, for all."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, prior
-from wattherd.experiments.schedule.live import NOT_FOR_PODS, live_scheduler, live_schedulers
+from wattherd.experiments.schedule.live import live_scheduler, live_schedulers
 from wattherd.experiments.schedule.run import POWER_POLICIES, power_policy
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
@@ -47,7 +47,7 @@ _TRIAL = ClusterSpec(
 
 def schedulers() -> list[str]:
     """All that can be named."""
-    return sorted(live_schedulers().keys() - NOT_FOR_PODS)
+    return sorted(live_schedulers())
 
 
 def core_choice(
