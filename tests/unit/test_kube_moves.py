@@ -6,6 +6,7 @@ import pytest
 from kube_builders import a_node, a_pod, bound, pod_json
 from kube_core_desk import CoreDesk, GangJob
 
+from wattherd.kube.decide.core_driver import Question
 from wattherd.kube.facts.orders import BindPod
 from wattherd.model.request import Request
 from wattherd.server.kube.core_choice import KEEP_BOOKS, STOP_BY_RANK, core_choice, schedulers
@@ -93,6 +94,51 @@ def test_a_pod_that_was_not_bound_after_all_is_planned_again(scheduler: str) -> 
     desk.submit(GangJob(name="short", at_s=100, duration_s=10))
     desk.pass_by(1000)
     assert stops(desk, "bare") == 0
+
+
+class SlowSolver(CoreDesk):
+    """What planners have worked out is answered when somebody says so."""
+
+    def settle(self) -> None:
+        self.asked: list[Question] = getattr(self, "asked", [])
+        for _ in range(200):
+            orders = self.scheduler.plan(self.now_s)
+            for order in orders:
+                self._obey(order)
+            self.asked += self.scheduler.dialogue.take_questions()
+            if not orders and not self.scheduler._dirty:
+                return
+
+    def solve(self) -> int:
+        """How many questions were answered."""
+        asked, self.asked = self.asked, []
+        for one in asked:
+            found = self._computers[one.order.kind](one.order.payload)
+            self.scheduler.dialogue.answer(one, found)
+        self.settle()
+        return len(asked)
+
+
+@pytest.mark.parametrize("scheduler", ["gavel-max-min", "gavel-ftf", "pollux-climb"])
+def test_an_answer_that_comes_late_moves_nobody_who_is_to_stay(scheduler: str) -> None:
+    """It was asked when the bare pod waited; by now it runs, and others have come and gone."""
+    nodes = [a_machine(f"n{at}", gpus=2, model=model) for at, model in enumerate((SLOW, FAST))]
+    desk = SlowSolver(nodes, core_choice(scheduler), agents=False)
+    for name in ("first", "second"):
+        desk.submit(GangJob(name=name, at_s=0, duration_s=LONG_S, gpus=2))
+    desk.submit(bare("bare"))
+    desk.pass_by(100)
+    desk.end("first")
+    desk.pass_by(30)
+    assert "bare" in desk.running()
+    desk.submit(GangJob(name="third", at_s=130, duration_s=LONG_S, gpus=2))
+    answered = desk.solve()
+    for _ in range(20):
+        desk.pass_by(400)
+        answered += desk.solve()
+    assert answered
+    assert stops(desk, "bare") == 0
+    assert "bare" in desk.running()
 
 
 @pytest.mark.parametrize("scheduler", EVERYBODY)
