@@ -9,7 +9,7 @@ on the early edge of its band.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from effort import times
@@ -74,6 +74,8 @@ def test_without_a_fault_no_limit_is_exceeded_once_the_response_has_passed(
 
 @pytest.mark.long
 @settings(max_examples=times(25), deadline=None)
+@example(seed=100, words={"coarse-meters", "unmetered-feeds"})
+@example(seed=3333, words={"coarse-meters", "unmetered-feeds"})
 @given(
     seed=st.integers(0, 10_000),
     words=st.sets(st.sampled_from([one for one in UNKIND if one not in REASONS]), max_size=2),

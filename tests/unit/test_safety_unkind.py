@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from safety_room import CALM, Room, a_fleet, a_loop, limits
-from wattherd.engine.safety.contract import Breaker, Readings, SafetyConfig
+from wattherd.engine.safety.contract import Breaker, Floats, Readings, SafetyConfig
 from wattherd.engine.safety.loop import SafetyLoop
 from wattherd.engine.safety.meters import Meters
 
@@ -356,17 +356,41 @@ def test_no_device_draws_five_times_what_it_can() -> None:
     assert np.isnan(seen.draw_w[1])
 
 
-def test_a_meter_that_flickered_at_every_look_and_stands_still_is_frozen() -> None:
-    fleet, rng = a_fleet(6), np.random.default_rng(0)
-    meters = Meters(fleet, SafetyConfig())
-    for at_s in range(60):
-        draw_w = 236.0 + rng.normal(0, 1, 6)
-        draw_w[0] = draw_w[0] if at_s < 40 else 200.0
-        readings = Readings(
-            now_s=float(at_s), draw_w=draw_w, draw_at_s=np.full(6, float(at_s)),
-            cap_w=np.full(6, 240.0), feed_w=np.array([1416.0 + rng.normal()]),
-            feed_at_s=np.array([float(at_s)]), off=np.zeros(6, dtype=np.bool_),
-        )  # fmt: skip
-        meters.judge(readings)
+@pytest.mark.parametrize(
+    ("step_w", "led"), [(9.7, False), (9.7, True), (1.0, True)], ids=["load", "caps", "crept"]
+)
+def test_whole_watts_that_stand_still_after_a_climb_are_not_frozen(
+    step_w: float, led: bool
+) -> None:
+    """A climb shows other digits at every look. That is no habit, and what it ends in is a cap."""
+    meters = Meters(a_fleet(6), SafetyConfig())
+    for at_s in range(240):
+        draw_w = np.full(6, np.round(min(200.0 + step_w * (at_s % 80), 236.0)))
+        cap_w = draw_w if led else np.full(6, 236.0)
+        seen = meters.judge(in_order(float(at_s), draw_w, cap_w))
+        assert seen.missing_share == 0.0
+    assert not meters.frozen.any()
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 6])
+@pytest.mark.parametrize("led", [False, True], ids=["steady", "led"])
+def test_a_meter_that_flickered_at_every_look_and_stands_still_is_frozen(
+    decimals: int, led: bool
+) -> None:
+    meters = Meters(a_fleet(6), SafetyConfig())
+    for at_s in range(80):
+        cap_w = np.full(6, 240.0 + 5.0 * (at_s // 4 % 3 if led else 0))
+        draw_w = np.round(cap_w - 30.0 - 25.0 * np.sin(2.4 * at_s + np.arange(6)), decimals)
+        draw_w[0] = draw_w[0] if at_s < 60 else 200.0
+        meters.judge(in_order(float(at_s), draw_w, cap_w))
     assert meters.frozen[0]
     assert not meters.frozen[1:].any()
+
+
+def in_order(now_s: float, draw_w: Floats, cap_w: Floats) -> Readings:
+    """What all meters show of that draw at once, those of one feed included."""
+    return Readings(
+        now_s=now_s, draw_w=draw_w, draw_at_s=np.full(len(draw_w), now_s), cap_w=cap_w,
+        feed_w=np.array([draw_w.sum()]), feed_at_s=np.array([now_s]),
+        off=np.zeros(len(draw_w), dtype=np.bool_),
+    )  # fmt: skip

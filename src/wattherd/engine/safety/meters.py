@@ -40,6 +40,10 @@ SLOWEST_LOOKS = 12.0
 """Meters whose digits stand still for longer are not taken to be so slow: their load stands."""
 COARSE = 0.003
 """Share of a reading: meters in larger steps may repeat themselves because their load does."""
+MANY_DIGITS = 1e-6
+"""Of 0.1 W: who tells no multiples of that has more digits than meters in steps."""
+SETTLES_S = 10.0
+"""For so long after a cap moved a draw may creep towards it."""
 ON_GRID, STEPPED = 0.03, 0.9
 SLOWEST_S = 40.0
 """Boards and exporters that have news less often than that are not waited for."""
@@ -95,6 +99,14 @@ class Meters:
         # How often the loop looks, learned too: digits are counted in looks and told in seconds.
         self._period_s = max(config.refresh_s, 1.0)
         self._runs = np.zeros(count)
+        self._habits = np.zeros(count)
+        """How many runs told of the meter and not of its load."""
+        self._way = np.zeros(count)
+        """Up or down, of each meter's last change."""
+        self._of_meter: Bools = np.zeros(count, dtype=np.bool_)
+        """Whether that change was the meter's own."""
+        self._cap_w = np.full(count, np.nan)
+        self._cap_moved_s = np.full(count, -np.inf)
         self._ended_run = np.zeros(count)
         """Of the run that the last look ended, if the next one does not go back to its digits."""
         self._looked_s = -np.inf
@@ -160,6 +172,7 @@ class Meters:
             most_w = np.where(self.liars, self._liar_w, self._carried_w)
             value = np.where((value >= 0) & (value <= most_w), value, np.nan)
         fresh = np.isfinite(value) & self._recent(readings.now_s, at_s)
+        self._note_caps(readings)
         self._note_digits(value, readings.now_s)
         now_w, alarmed = self._confirmed(np.where(fresh, value, np.nan), readings.now_s)
         self.frozen = self._frozen(value)
@@ -222,6 +235,30 @@ class Meters:
             ahead = at_s - now_s > self._config.max_age_s
         return np.isfinite(at_s) & ~late & ~ahead
 
+    def _note_caps(self, readings: Readings) -> None:
+        """When the caps of each meter's devices moved last, by more than a meter flickers."""
+        known_w = np.where(np.isfinite(readings.cap_w), readings.cap_w, self._fleet.max_w)
+        cap_w = np.concatenate((known_w, self._fleet.levels(known_w)))
+        with np.errstate(invalid="ignore"):
+            moved = np.abs(cap_w - self._cap_w) > COARSE * cap_w
+        self._cap_moved_s = np.where(moved, readings.now_s, self._cap_moved_s)
+        self._cap_w = np.where(moved | np.isnan(self._cap_w), cap_w, self._cap_w)
+
+    # A fleet that is raised step by step shows other digits at every look, and then stands still
+    # at its caps: that is a habit of the loop, and not of its meters. What is the meter's own is a
+    # turn, or a step as small as it makes while no cap moves. Only a meter of many digits never
+    # repeats itself, in a climb or at rest.
+    def _own_news(self, value: Floats, now_s: float) -> Bools:
+        """Which changes since the last look tell of the meter, and not of a load that is led."""
+        previous = self._last[-1]
+        with np.errstate(invalid="ignore"):
+            many_digits = np.abs(10.0 * value - np.rint(10.0 * value)) > MANY_DIGITS
+            step_w = value - previous
+            small = np.abs(step_w) <= np.fmin(COARSE * value, 1.5 * self.resolution_w)
+        turned = np.sign(step_w) * self._way < 0
+        led = now_s - self._cap_moved_s <= SETTLES_S
+        return np.asarray(many_digits | turned | (small & ~led))
+
     def _note_digits(self, value: Floats, now_s: float) -> None:
         """Learn how long each meter shows the same digits, and its smallest step."""
         previous = self._last[-1]
@@ -246,12 +283,16 @@ class Meters:
         back = value == self._last[-2]
         ended = read & ~back & (self._ended_run > 0)
         run = np.minimum(self._ended_run, LONGEST_RUN)
-        self._mean_run = np.where(ended, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
+        habit = ended & self._of_meter
+        self._mean_run = np.where(habit, 0.9 * self._mean_run + 0.1 * run, self._mean_run)
+        self._habits += habit
         self._runs = np.where(ended, self._runs + 1, self._runs)
         self._run = np.where(back & (self._ended_run > 0), self._ended_run + 1, self._run)
         looks = np.minimum(self._ended_run, SLOWEST_LOOKS)
         self._mean_looks = np.where(ended, 0.7 * self._mean_looks + 0.3 * looks, self._mean_looks)
         changed = read & (value != previous) & np.isfinite(previous) & ~back
+        self._of_meter = np.where(changed, self._own_news(value, now_s), self._of_meter)
+        self._way = np.where(changed, np.sign(value - previous), self._way)
         self._ended_run = np.where(read, np.where(changed, self._run, 0.0), self._ended_run)
         self._run = np.where(changed, 1.0, np.where(read, self._run + 1, self._run))
         # Down by one and not to nothing, since a frozen meter may flicker once. And no higher than
@@ -266,7 +307,7 @@ class Meters:
         # Repeating itself is not enough: a coarse meter of a steady load does so for hours. It must
         # be against the meter's habit, or against what moved below it.
         silent = self._same >= self._config.frozen_after
-        lively = (self._runs >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
+        lively = (self._habits >= ENOUGH_RUNS) & (self._mean_run <= LIVELY)
         below_w = fleet.levels(np.where(np.isfinite(value[:size]), value[:size], 0.0))
         changed = self._run[size:] <= 1.0
         self._below_before_w = np.where(changed, self._below_w, self._below_before_w)
