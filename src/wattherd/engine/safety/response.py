@@ -30,6 +30,10 @@ LASTS_S = 3.0
 """A higher draw of that length is the device's own and no spike."""
 WINDOW_S = 6.0
 """Lower draw counts after one to two of these, as the highest that was read meanwhile."""
+AT_CAP, FAR_BENEATH = 1.15, 0.7
+"""Who draws about its cap, and no more than this share of its reach, can get lower. A device at
+rest seldom meets its cap so closely; if it did, its reach is learned again."""
+TWO_LOOKS_S = 0.9
 IDLE_FORGET_S = 600.0
 """While a device does not press against its cap, an excess fades this slowly."""
 
@@ -58,6 +62,7 @@ class DrawResponse:
         self._drift_w: Floats = np.full(size, np.nan)
         self._fresh: Bools = fleet.device_read.copy()
         """Devices whose excess is an assumption still."""
+        self._beneath = no_streak(size)
         self._high: Bools = np.zeros(size, dtype=np.bool_)
         """Devices that were seen to draw beyond a cap in force."""
         self._before_w: Floats = np.full(size, np.nan)
@@ -149,7 +154,19 @@ class DrawResponse:
         self._prove(slow & usable, held_w, draw_w)
         self._note_high(slow, held_w, draw_w)
         self._see_less(usable, held_w, draw_w, now_s, step_s)
+        self._see_beneath(may & same, held_w, draw_w, now_s)
         return np.asarray(self.at(held_w) - before_w)
+
+    # A cap that is lowered for seconds only never stands long enough to be judged by. Believed to
+    # reach no less, its device was sent to the floor each time that a level was over, and came
+    # back each time: a swing of our own making.
+    def _see_beneath(self, may: Bools, held_w: Floats, draw_w: Floats, now_s: float) -> None:
+        """A reach is wrong where two looks show far less, and just what a lower cap allows."""
+        with np.errstate(invalid="ignore"):
+            held_there = (draw_w >= PRESSING * held_w) & (draw_w <= AT_CAP * held_w)
+            beneath = may & held_there & (draw_w < FAR_BENEATH * self.reach_w)
+        wrong = (self._beneath.note(beneath, now_s) >= TWO_LOOKS_S) & beneath
+        self.reach_w = np.where(wrong, 0.0, self.reach_w)
 
     def _prove(self, slow: Bools, held_w: Floats, draw_w: Floats) -> None:
         """What was only assumed goes once a cap that hardly moves was seen to be kept."""
