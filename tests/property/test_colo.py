@@ -17,12 +17,11 @@ from colo import DAYS, FAULTS, a_day
 PAGE = Path(__file__).parents[2] / "docs/concepts/power-control.md"
 USED = 0.95
 NOT_YET = {
-    "parts-beside": "7 s above, worst 0.8 %",
-    "job-in-step": "94.8 % used",
-    "jobs-come-and-go": "87.2 % used",
-    "parts-beside+fans+half-amperes": "3 s above, worst 0.5 %",
-    "parts-beside+decaying-means+inference": "13 s above, worst 3.2 %",
-    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "73.5 % used",
+    "job-in-step": "94.7 % used",
+    "jobs-come-and-go": "86.6 % used",
+    "parts-beside+decaying-means+inference": "8 s above, worst 2.9 %",
+    "fans+lossy-wires+job-in-step+steps-untold": "94.8 % used",
+    "parts-beside+hot-plug+caps-cached+jobs-come-and-go": "73.8 % used",
 }
 """Days that are not held, as measured; one that is held after all fails here, to be taken out."""
 

@@ -17,7 +17,9 @@ from hall import HALLS, a_day
 PAGE = Path(__file__).parents[2] / "docs/concepts/power-control.md"
 USED = 0.95
 NOT_YET = {
-    "caps-take-8-s": "89.2 % used",
+    "caps-take-8-s": "91.8 % used",
+    "supplies+fans+hot+unbalanced+phases-unread": "1 s above by 0.1 %",
+    "half-counted+supplies+fans": "2 s above, worst 0.4 %",
 }
 """Halls that are not held, as measured; a hall that holds after all fails here, to be taken out."""
 

@@ -7,7 +7,8 @@ devices at once. It is an unknown of its own for every level, in three parts:
   most what is read less what their own meters show: believed when it has lasted (meters tell of the
   same watts at different times), and only as far as the level's own draw rose. Devices that read
   lower while the level does not prove nothing.
-* *Soon.* Its own ramp goes on for as long as loop and knobs take to answer.
+* *Soon.* Its own ramp goes on for as long as loop and knobs take to answer, and it wanders, see
+  `fluctuation`.
 * *Again.* What it gave up at once it may take again at once, see `switched_load`.
 
 And it may grow with the devices' draw (fans, losses): how fast is a regression on its own past; as
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.engine.safety.contract import Bools, Fleet, Floats, Ints, no_streak
+from wattherd.engine.safety.fluctuation import Fluctuation
 from wattherd.engine.safety.hidden_draw import HiddenDraw
 from wattherd.engine.safety.meters import TrustedReadings
 from wattherd.engine.safety.switched_load import SwitchedLoad
@@ -208,6 +210,7 @@ class BaseLoad:
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
         self.switched = SwitchedLoad(levels)
+        self.fluctuation = Fluctuation(levels)
         self._kept_w = np.full((2, 3, levels), np.nan)
         """Steady, rise and peak, as they were lately and some time before."""
         self._kept_at_s = -np.inf
@@ -264,6 +267,7 @@ class BaseLoad:
                     self._lows, self._peaks):  # fmt: skip
             one.forget(which)
         self.switched.forget(which)
+        self.fluctuation.forget(which)
 
     @property
     def highest_w(self) -> Floats:
@@ -345,6 +349,7 @@ class BaseLoad:
         self._faded_w = np.vstack((self._faded_w[1:], np.zeros(len(read_w)) + faded_w))
         self._note_switched(unread | seen.alarmed, step_s)
         self._foresee(unread, now_s, ahead_s + late_s)
+        self._note_fluctuation(unread | seen.alarmed, ahead_s + late_s, now_s, step_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
         if level_news_s is not None:
             risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
@@ -368,6 +373,7 @@ class BaseLoad:
         for one in (self._trend, self._moments, self._lows, self._peaks, self._rises):
             one.shift(by_w)
         self.switched.shift(by_w)
+        self.fluctuation.shift(by_w)
         self._past_w -= by_w
         self._far_w -= by_w
 
@@ -543,8 +549,8 @@ class BaseLoad:
         """Learn its rises and peaks, each only when it came twice: a spike is no load."""
         fade = np.exp(-step_s / KEEP_S)
         self.rise_w, self.peak_w = self.rise_w * fade, self.peak_w * fade
-        quiet = (self._quiet.seconds >= 2 * RECENT_S) & ~unread & ~seen.alarmed
         self._began_s = now_s if self._began_s is None else self._began_s
+        quiet = self._undisturbed() & ~unread & ~seen.alarmed
         quiet &= now_s - self._began_s >= FIRST_S  # until then devices are got to know
         noise_w = NOISE * self.drawn_w
         # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
@@ -640,6 +646,23 @@ class BaseLoad:
         self.switched.note(
             self._read_w - with_devices_w, moved_w, self.drawn_w, told=~untold, step_s=step_s
         )
+
+    def _note_fluctuation(
+        self, untold: Bools, ahead_s: Floats | float, now_s: float, step_s: float
+    ) -> None:
+        """How far it wanders before the loop can answer, and what to keep for that."""
+        self.fluctuation.note(
+            self.steady_w, self.reserve_w, self.explained_w, self.slope, self.drawn_w,
+            told=(self._quiet.seconds >= ahead_s) & self._undisturbed() & ~untold,
+            ahead_s=np.zeros(len(untold)) + ahead_s, now_s=now_s, step_s=step_s,
+        )  # fmt: skip
+        # What is believed is the highest of the last seconds, which has a part of that in it.
+        above_w = np.maximum(self.now_w - np.nan_to_num(self.steady_w), 0.0)
+        self.reserve_w = np.maximum(self.reserve_w, self.fluctuation.spread_w - above_w)
+
+    def _undisturbed(self) -> Bools:
+        """Levels whose devices were neither cut nor lost of late."""
+        return np.asarray(self._quiet.seconds >= 2 * RECENT_S)
 
     def _for_swing_w(self, most_w: Floats) -> Floats:
         """What caps that hold a mean may let through between two looks.
