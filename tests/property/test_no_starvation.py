@@ -119,6 +119,7 @@ def trees(draw: st.DrawFn) -> QueueTree:
             order=draw(st.sampled_from(["fifo", "fifo", "fair", "sjf"])),
             preempts=draw(st.sampled_from(["never", "never", "lower-priority", "lower-or-newer"])),
             reclaims=from_others,
+            priority=draw(st.sampled_from([0, 0, 1, -2])),
             reclaimable=draw(st.sampled_from([True, True, True, False])),
             **(draw(BORROWING) if from_others != "never" else {}),
         )

@@ -383,6 +383,16 @@ def test_what_is_promised_above_is_taken_back_whatever_fades_below() -> None:
     assert placed(world) == {"students": 2, "vision": 6}
 
 
+@pytest.mark.parametrize("kind", [World, CapacityWorld])
+def test_what_is_lent_goes_to_the_queue_of_the_highest_priority(kind: type[World]) -> None:
+    """Of eight GPUs b and c are promised two each, and ask for all."""
+    shares = {"guaranteedPercent": 25}
+    world = begun(kind(), a_plan(b=shares, c=shares))
+    assert both_ask(world) == {"b": 4, "c": 4}
+    world = begun(kind(), a_plan(b=shares, c=shares | {"priority": 1}))
+    assert both_ask(world) == {"b": 2, "c": 6}
+
+
 def test_promises_made_even_keep_their_half_life() -> None:
     """Three times a third leave nothing for pods without a queue: the largest gives a little."""
     state = a_plan(a={"halfLife": "1h30m"}, b={}, c={}, d={"parent": "a"}).state()

@@ -8,16 +8,16 @@ differ, the test says so.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from wattherd.errors import UserError
 from wattherd.model.command import GiveNotice, RejectJob, StopJob
-from wattherd.model.job import JobSpec
+from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.policy.queue.capacity import ideal
+from wattherd.policy.queue.capacity import Usage, ideal, next_leaf
 from wattherd.policy.queue.reclaim import Reclaim
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.policy.schedule.capacity import CapacityScheduler
@@ -41,6 +41,7 @@ class Q:
     children: tuple[Q, ...] = ()
     most: int | None = None
     reclaimable: bool = True
+    priority: int = 0
 
     def leaves(self) -> list[Q]:
         return [leaf for child in self.children for leaf in child.leaves()] or [self]
@@ -56,6 +57,7 @@ class Q:
             user_limit_factor=-1,
             children=children,
             reclaimable=self.reclaimable,
+            priority=self.priority,
         )
 
 
@@ -231,10 +233,94 @@ def test_balance_stops_at_guarantees_where_all_is_promised() -> None:
     assert stopped(50, Q("A", 30, 20, 35), Q("B", 20, 30, 25), reclaim=BALANCE) == {"B": 10}
 
 
-def test_queues_have_no_priorities_and_share_by_guarantee() -> None:
-    """By choice: with YARN's queue priorities a would give 10 and b 15."""
+def ranked(queues: tuple[Q, ...], *priorities: int) -> tuple[Q, ...]:
+    return tuple(replace(one, priority=rank) for one, rank in zip(queues, priorities, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("priorities", "gave"),
+    [
+        ((0, 0, 0), {"A": 3, "B": 22}),
+        ((1, 2, 2), {"A": 10, "B": 15}),
+        ((1, 2, 0), {"A": 10, "B": 15}),  # C is owed, whatever its priority
+        ((2, 1, 0), {"B": 25}),
+    ],
+)
+def test_the_queue_of_the_lowest_priority_gives_first(
+    priorities: tuple[int, ...], gave: dict[str, int]
+) -> None:
     queues = Q("A", 30, 40, 50), Q("B", 30, 59, 50), Q("C", 40, 1, 25)
-    assert stopped(100, *queues) == {"A": 3, "B": 22}
+    assert stopped(100, *ranked(queues, *priorities)) == gave
+
+
+def test_satisfied_queues_leave_each_other_alone_whatever_their_priorities() -> None:
+    queues = ranked((Q("A", 30), Q("B", 30, 40, 50), Q("C", 40, 60, 25)), 1, 1, 2)
+    assert stopped(100, *queues) == {}
+    assert stopped(100, *queues, reclaim=BALANCE) == {"B": 10}
+
+
+def test_queues_of_one_priority_give_in_proportion_and_a_spared_one_nothing() -> None:
+    """YARN, which rounds: 23 and 6; 9 and 19."""
+    queues = (
+        Q("A", 10, 35, 50), Q("B", 15, 25, 50), Q("C", 20, 39, 50), Q("D", 25), Q("E", 30, 1, 99),
+    )  # fmt: skip
+    one = ranked(queues, 1, 1, 2, 2, 2)
+    assert beyond_due(100, *one) == {"A": 22.6, "B": 6.4}
+    spared = (replace(one[0], reclaimable=False), *one[1:])
+    assert beyond_due(100, *spared) == {"B": 10, "C": 19}
+
+
+def test_priorities_count_among_the_queues_of_one_parent() -> None:
+    """YARN, which rounds: 6, 1, 13 and 10."""
+    a = Q("A", 29, children=(Q("A1", 12, 20, 50), Q("A2", 17, 20, 50)))
+    b = Q("B", 31, children=(Q("B1", 16, 30, 50, priority=1), Q("B2", 15, 29, 50, priority=2)))
+    assert beyond_due(100, a, b, Q("C", 40, 1, 30)) == {"A1": 6.2, "A2": 0.5, "B1": 14, "B2": 9.4}
+
+
+def test_a_priority_claims_what_a_parent_leaves_before_its_siblings() -> None:
+    x, y = Q("X", 0, 0, 6, priority=1), Q("Y", 0, 0, 6)
+    parent = Q("P", 10, children=(x, y, Q("Z", 10, 2)))
+    assert stopped(20, parent, Q("R", 10, 18)) == {"R": 8}
+    due = beyond_due(20, replace(parent, children=(x, y, Q("Z", 10, 2))), Q("R", 10, 18))
+    assert due == {"R": 8}
+
+
+@pytest.mark.parametrize(
+    ("priorities", "used", "first"),
+    [
+        ((0, 0), (0, 1), "A"),  # the least use of equal ones
+        ((0, 1), (0, 1), "B"),  # both lack some of what they are promised
+        ((0, 1), (4, 5), "A"),  # only one does
+        ((0, 1), (5, 6), "B"),  # neither does
+        ((1, 0), (9, 5), "A"),
+    ],
+)
+def test_the_higher_priority_is_served_first_unless_only_the_other_lacks_its_own(
+    priorities: tuple[int, int], used: tuple[int, int], first: str
+) -> None:
+    """YARN's ordering policy priority-utilization; each is promised 5 of 10."""
+    children = tuple(
+        CapacityQueue(name=name, guaranteed_pct=50, priority=rank)
+        for name, rank in zip("AB", priorities, strict=True)
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children, half_life_s=1e6))
+    usage = Usage(queues=Counter(dict(zip("AB", used, strict=True))))
+    for lately in (None, {"A": 3.0, "B": 3.0}):
+        assert next_leaf(tree, usage, 10, lambda name: True, lately) == first
+
+
+def test_the_queue_of_the_higher_priority_takes_back_first() -> None:
+    slow = Reclaim(wait_s=5.0, per_cycle=0.1, dead_zone=0.0, natural=1.0)
+    children = (
+        CapacityQueue(name="a", guaranteed_pct=50, user_limit_factor=-1),
+        CapacityQueue(name="b", guaranteed_pct=50, user_limit_factor=-1, priority=1),
+        CapacityQueue(name="z", guaranteed_pct=0, user_limit_factor=-1),
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children))
+    jobs = [timed(f"z{n}", queue="z", lasts_s=LONG_S) for n in range(10)]
+    jobs += [timed(name, queue=name, at_s=10.0, lasts_s=LONG_S) for name in ("a", "b")]
+    story = Story(CapacityScheduler(tree=tree, reclaim=slow), t4_nodes(10), jobs, until_s=60.0)
+    assert story.starts("b")[0] < story.starts("a")[0]
 
 
 @pytest.mark.parametrize(("a", "b", "first"), [(0, 1, "A"), (2, 2, "B"), (3, 4, "B"), (3, 8, "A")])
@@ -642,3 +728,44 @@ def test_a_choice_that_means_nothing_is_named(field: dict[str, Any], told: str) 
         CapacityQueue(name="q", **field)
     assert str(caught.value).startswith(told)
     assert caught.value.hint
+
+
+def test_nobody_is_stopped_for_devices_that_are_owed_to_a_third_one() -> None:
+    """Each plan started the short job, stopped it for the important one, and gave neither a GPU."""
+    more: dict[str, Any] = {"order": "sjf", "user_limit_factor": -1, "user_limit_pct": 50}
+    children = (
+        CapacityQueue(
+            name="x",
+            guaranteed_pct=60,
+            priority=-2,
+            preempts="lower-priority",
+            reclaims="never",
+            **more,
+        ),
+        CapacityQueue(
+            name="y",
+            guaranteed_pct=40,
+            preempts="lower-or-newer",
+            reclaims="lower-priority",
+            **more,
+        ),
+        CapacityQueue(name="z", guaranteed_pct=0, **more),
+    )
+    tree = QueueTree(CapacityQueue(name="root", children=children))
+    wide, many, one = TaskRole(count=3, gpu_count=4), TaskRole(count=12), TaskRole(count=1)
+    kinds = (
+        ("y", "ann", 0, 10, 30.785, wide), ("x", "bob", 1, 11, 20.459, one),
+        ("x", "ann", 1, 14, 3.642, many), ("y", "ann", 0, 24, 25.425, one),
+        ("y", "bob", 1, 37, 1.514, wide), ("x", "bob", 1, 54, 26.508, many),
+        ("x", "bob", 0, 57, 37.4, one), ("x", "ann", 0, 65, 2.0, many),
+        ("y", "ann", 2, 69, 10.389, many),
+    )  # fmt: skip
+    jobs = [
+        timed(
+            f"{queue}{n}", queue=queue, user=user, priority=rank, at_s=at, lasts_s=s, roles=(role,)
+        )
+        for n, (queue, user, rank, at, s, role) in enumerate(kinds)
+    ]
+    planner = CapacityScheduler(tree=tree, reclaim=Reclaim(wait_s=0.0, balance=True))
+    story = Story(planner, t4_nodes(4, 4, 4), jobs, quota=tree, until_s=600.0)
+    assert not story.core.jobs

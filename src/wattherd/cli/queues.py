@@ -86,6 +86,12 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
                 help="Queues below it: who had least lately is lent to first.",
             ),
             click.option(
+                "--priority",
+                type=int,
+                metavar="N",
+                help="Among its siblings: the highest is served, and lent to, first.",
+            ),
+            click.option(
                 "--scale-others", is_flag=True, help="Its siblings' guarantees make up for it."
             ),
         ]

@@ -78,6 +78,11 @@ class QueueField(_Strict):
         description="who below it had least lately, by use that fades by half in so long, is lent "
         "to first; by default who has least now",
     )
+    priority: int = Field(
+        default=0,
+        description="among its siblings: the highest has what it is promised, and what is lent, "
+        "before the others",
+    )
     preempts_to_borrow: str = Field(
         default="never",
         description="jobs of others that one may stop to borrow: never, lower-priority",

@@ -271,6 +271,15 @@ class QueueSpec(Object, frozen=True):
         ]
         | UnsetType
     ) = UNSET
+    priority: Annotated[
+        int,
+        Meta(
+            description="Among the queues of its parent: the highest has what it is promised, and "
+            "what is lent, before the others.",
+            ge=-1_000_000,
+            le=1_000_000,
+        ),
+    ] = 0
     domain: (
         Annotated[Name, Meta(description="Its pods run on nodes of this PowerDomain only.")]
         | UnsetType

@@ -176,6 +176,7 @@ class QueuePlan:
             children=tuple(below),
             user_limit_pct=100.0 if spec is None else spec.user_limit_percent,
             user_limit_factor=NO_END if factor is UNSET else factor,
+            priority=0 if spec is None else spec.priority,
             half_life_s=None if half_life is UNSET else seconds(half_life, field="halfLife"),
         )
 

@@ -46,13 +46,22 @@ def weighted_max_min(
     wants: Sequence[float],
     weights: Sequence[float],
     floors: Sequence[float] | None = None,
+    *,
+    priorities: Sequence[int] = (),
+    promised: Sequence[float] = (),
 ) -> list[float]:
     """Share `amount` in proportion to `weights`, nobody getting more than he wants.
 
     Those of weight zero share evenly what all others leave. Nobody gets less than his floor,
     where there are `floors`; together they must not exceed `amount`.
+
+    Where `priorities` differ, only those of one priority share: the highest have what they are
+    promised first, then the others; then the highest have all that they want (YARN).
     """
-    given = _shared(amount, wants, weights)
+    if not priorities or len(set(priorities)) == 1:
+        priorities = [0] * len(wants)
+    promised = promised or [0.0] * len(wants)
+    given = _by_priority(amount, wants, weights, priorities, promised)
     low = [i for i, floor in enumerate(floors or ()) if given[i] < floor - ROUNDING]
     if floors is None or not low:
         return given
@@ -61,15 +70,40 @@ def weighted_max_min(
     while low:
         fixed.update((i, floors[i]) for i in low)
         open_ = [i for i in range(len(wants)) if i not in fixed]
-        parts = _shared(
+        parts = _by_priority(
             max(amount - math.fsum(fixed.values()), 0.0),
             [wants[i] for i in open_],
             [weights[i] for i in open_],
+            [priorities[i] for i in open_],
+            [promised[i] for i in open_],
         )
         given = [fixed.get(i, 0.0) for i in range(len(wants))]
         for i, part in zip(open_, parts, strict=True):
             given[i] = part
         low = [i for i in open_ if given[i] < floors[i] - ROUNDING]
+    return given
+
+
+def _by_priority(
+    amount: float,
+    wants: Sequence[float],
+    weights: Sequence[float],
+    priorities: Sequence[int],
+    promised: Sequence[float],
+) -> list[float]:
+    """Promises first, then the rest, each by falling priority."""
+    if len(set(priorities)) <= 1:
+        return _shared(amount, wants, weights)
+    given = [0.0] * len(wants)
+    least = [min(want, mine) for want, mine in zip(wants, promised, strict=True)]
+    for most in (least, wants):
+        for priority in sorted(set(priorities), reverse=True):
+            those = [i for i, one in enumerate(priorities) if one == priority]
+            lacks = [max(most[i] - given[i], 0.0) for i in those]
+            left = max(amount - math.fsum(given), 0.0)
+            parts = _shared(left, lacks, [weights[i] for i in those])
+            for i, part in zip(those, parts, strict=True):
+                given[i] += part
     return given
 
 
@@ -177,7 +211,8 @@ class _Due:
         self.wants[queue.name] += more
         names = [child.name for child in queue.children]
         unmet = [max(self._asked[name] - self.wants[name], 0.0) for name in names]
-        parts = weighted_max_min(more, unmet, [self._tree[name].guaranteed for name in names])
+        weights = [self._tree[name].guaranteed for name in names]
+        parts = weighted_max_min(more, unmet, weights, priorities=_priorities(queue))
         for child, part in zip(queue.children, parts, strict=True):
             if part > 0:
                 self._claim(child, part)
@@ -202,6 +237,8 @@ class _Due:
             [self.wants[name] for name in names],
             [self._tree[name].guaranteed for name in names],
             [self._floors[name] for name in names] if self._used is not None else None,
+            priorities=_priorities(queue),
+            promised=[self._tree[name].guaranteed * self._total for name in names],
         )
         for child, part in zip(queue.children, parts, strict=True):
             self.divide(child, part, result)
@@ -219,11 +256,12 @@ class _Due:
             return []
         left = max(0.0, amount - math.fsum(parts))
         lent = [max(0.0, min(w, h) - p) for w, h, p in zip(wants, holds, parts, strict=True)]
-        more = weighted_max_min(left, lent, weights)
+        ranks = _priorities(queue)
+        more = weighted_max_min(left, lent, weights, priorities=ranks)
         parts = [part + one for part, one in zip(parts, more, strict=True)]
         left = max(0.0, amount - math.fsum(parts))
         had = [self._had(name, weight) for name, weight in zip(names, weights, strict=True)]
-        for at in sorted(range(len(names)), key=had.__getitem__):
+        for at in sorted(range(len(names)), key=lambda at: (-ranks[at], had[at])):
             more_at = min(left, max(0.0, wants[at] - parts[at]))
             parts[at] += more_at
             left -= more_at
@@ -232,6 +270,10 @@ class _Due:
     def _had(self, name: str, guaranteed: float) -> float:
         had = self._lately.get(name, 0.0)
         return had / (guaranteed * self._total) if guaranteed > 0 and self._total else math.inf
+
+
+def _priorities(queue: CapacityQueue) -> list[int]:
+    return [child.priority for child in queue.children]
 
 
 def user_limit(place: QueuePlace, total: int, *, used: int, asked: int, active: int) -> float:
@@ -258,8 +300,9 @@ def next_leaf(
     """The leaf to serve next: depth first, the most under-served queue of each level.
 
     Under-served is who uses the least part of his guarantee; those without a guarantee come last,
-    and among equals the one declared first. Below a queue with a half-life those who have what they
-    are promised are told apart by the GPUs that they had `lately`.
+    and among equals the one declared first. Priorities come before that: first among those who hold
+    less than they are promised, then among all others. Below a queue with a half-life those who
+    have what they are promised are told apart by the GPUs that they had `lately`.
     """
 
     def find(queue: CapacityQueue) -> str | None:
@@ -272,19 +315,24 @@ def next_leaf(
                 return found
         return None
 
-    def served(queue: CapacityQueue) -> tuple[bool, float]:
+    def use(queue: CapacityQueue) -> tuple[bool, float]:
         guaranteed = tree[queue.name].guaranteed * total
         used = usage.queues[queue.name]
         return guaranteed <= 0, used / guaranteed if guaranteed > 0 else float(used)
 
-    def had_lately(queue: CapacityQueue) -> tuple[bool, float, bool, float]:
-        last, now = served(queue)
-        if not last and now < 1 - ROUNDING:
-            return False, now, last, now
+    def served(queue: CapacityQueue) -> tuple[bool, int, bool, float]:
+        last, now = use(queue)
+        return last or now >= 1 - ROUNDING, -queue.priority, last, now
+
+    def had_lately(queue: CapacityQueue) -> tuple[bool, int, float, bool, float]:
+        over, first, last, now = served(queue)
+        if not over:
+            return False, first, now, last, now
         had = (lately or {}).get(queue.name, 0.0)
         guaranteed = tree[queue.name].guaranteed * total
         return (
             True,
+            first,
             had / guaranteed if guaranteed > 0 else math.inf,
             last,
             now if not last else had,

@@ -8,7 +8,7 @@ not overtake it. Holds cost nobody a device that he has; as every run ends, a he
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -173,6 +173,14 @@ class FreeRoom:
     def without(self, needs: Ints) -> FreeRoom:
         """What remains if `needs` (N, 3) are set aside."""
         return FreeRoom(np.maximum(self.free - needs, 0), self._nodes, self._who)
+
+    def owing(self, needs: Ints) -> FreeRoom:
+        """The same, to be changed alone, where what becomes free serves `needs` (N, 3) first."""
+        return FreeRoom(self.free - needs, self._nodes, self._who)
+
+    def left(self) -> FreeRoom:
+        """What there is once all that is owed has been given."""
+        return FreeRoom(np.maximum(self.free, 0), self._nodes, self._who)
 
     def take(self, spec: JobSpec, shares: Iterable[Share]) -> None:
         """Give shares away."""
@@ -401,11 +409,13 @@ class GangHolds:
         kept = (hold.needs(len(self._nothing)) for hold in self._holds.values() if not hold.strong)
         return sum(kept, self.strong_needs())
 
-    def older_needs(self, age: int) -> Ints:
-        """What strong holds keep on each node (N, 3) that are older than that."""
+    def needs_ahead(self, comes_first: Callable[[GangHold], bool]) -> Ints:
+        """What those strong holds keep on each node (N, 3) of which that is so."""
         nodes = len(self._nothing)
-        older = (one.needs(nodes) for one in self._holds.values() if one.strong and one.age < age)
-        return sum(older, self._nothing)
+        ahead = (
+            one.needs(nodes) for one in self._holds.values() if one.strong and comes_first(one)
+        )
+        return sum(ahead, self._nothing)
 
     def strong_needs(self) -> Ints:
         """What strong holds keep on each node (N, 3)."""

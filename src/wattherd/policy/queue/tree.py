@@ -71,6 +71,10 @@ class CapacityQueue:
     GPU time that fades by half in so long (Kueue's Admission Fair Sharing, KEP-4136). Who has less
     than he is promised comes before all others in any case.
 
+    `priority` is among the queues of one parent (YARN's queue priority, with the ordering policy
+    priority-utilization): of those that lack what they are promised the highest is served first,
+    and what is beyond promises goes to the highest, too.
+
     `preempts` and `reclaims` say whom its waiting jobs may stop: jobs of the queue itself, and jobs
     with which other queues exceed what they are due. Nothing is reclaimed from a queue that is not
     `reclaimable`, nor from those below it (YARN's disable_preemption). With `preempts_to_borrow` a
@@ -90,6 +94,7 @@ class CapacityQueue:
     reclaims: str = Reclaims.ANY
     reclaimable: bool = True
     half_life_s: float | None = None
+    priority: int = 0
     preempts_to_borrow: str = PreemptsToBorrow.NEVER
     preempts_to_borrow_up_to: int | None = None
 
@@ -156,6 +161,8 @@ class QueuePlace:
     """Whether neither it nor a queue above it forbids reclaim."""
     half_life_s: float | None = None
     """Of the queue right above it: how fast its use fades."""
+    ranks: tuple[int, ...] = ()
+    """Priorities of the queues from the root to it, negative: the least comes first."""
 
     @property
     def is_leaf(self) -> bool:
@@ -185,6 +192,7 @@ class QueueTree:
     root: CapacityQueue
     _places: dict[str, QueuePlace] = field(init=False, repr=False, compare=False)
     _leaves: dict[str, QueuePlace] = field(init=False, repr=False, compare=False)
+    _depth: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Walk the tree once."""
@@ -198,6 +206,7 @@ class QueueTree:
         leaves = {one.queue.name: one for one in places.values() if one.is_leaf}
         leaves.update({one.path: one for one in places.values() if one.is_leaf})
         object.__setattr__(self, "_places", places)
+        object.__setattr__(self, "_depth", max(len(one.ranks) for one in places.values()))
         object.__setattr__(self, "_leaves", leaves)
 
     def __getitem__(self, name: str) -> QueuePlace:
@@ -217,6 +226,11 @@ class QueueTree:
     def leaves(self) -> list[QueuePlace]:
         """All leaves, depth first, in the order in which they were declared."""
         return [place for place in self._places.values() if place.is_leaf]
+
+    def rank(self, queue: str) -> tuple[int, ...]:
+        """Priorities on the way to a queue, to sort by: of two, the one that counts more first."""
+        ranks = self._places[queue].ranks
+        return ranks + (0,) * (self._depth - len(ranks))
 
     # Quota, as the guard asks for it --------------------------------------------------------------
 
@@ -310,6 +324,7 @@ def _walk(queue: CapacityQueue, parent: QueuePlace | None) -> Iterator[QueuePlac
         maximum=queue.maximum_pct / 100 * (parent.maximum if parent else 1.0),
         reclaimable=queue.reclaimable and (parent.reclaimable if parent else True),
         half_life_s=parent.queue.half_life_s if parent else None,
+        ranks=(*(parent.ranks if parent else ()), -queue.priority),
     )
     yield here
     for child in queue.children:

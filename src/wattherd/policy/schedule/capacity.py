@@ -21,6 +21,7 @@ nothing is reclaimed but for a gang that can then start: devices that are held f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -413,7 +414,9 @@ class _Cycle:
         return False
 
     def _held_room(self, shape: GangShape, hold: GangHold | None) -> list[Share] | None:
-        """The room that is held for a gang, if it is free by now, whatever younger holds keep.
+        """The room that is held for a gang, if it is free by now, whatever later holds keep.
+
+        Later are those of queues of lower priority, and younger ones.
 
         Holds lie side by side, but what they keep on one node may still be in use, and each might
         take what is free there for the other's.
@@ -422,7 +425,9 @@ class _Cycle:
             return None
         needs = hold.needs(len(self.room))
         free = (needs <= self.room.free).all() and self._clear(hold)
-        if free and (needs <= self.room.free - self.kept.older_needs(hold.age)).all():
+        turn = self.tree.rank(hold.queue), hold.age
+        ahead = self.kept.needs_ahead(lambda one: (self.tree.rank(one.queue), one.age) < turn)
+        if free and (needs <= self.room.free - ahead).all():
             return list(hold.shares)
         return None
 
@@ -598,12 +603,13 @@ class _Cycle:
         """Waiting jobs that may have others stopped, and whom beside those of over-served queues.
 
         Which are jobs of their own queues, and jobs of others that make way for a borrower. Those
-        with strong holds come first, oldest first, if anything is `lent`; then those that outrank
-        others.
+        with strong holds come first if anything is `lent`, by priority of their queues and then the
+        oldest; then those that outrank others.
         """
         seen: dict[str, None] = {}
         may = self.may_stop
-        for job_id, hold in list(self.memory.holds.items()):
+        holds = sorted(self.memory.holds.items(), key=lambda one: self.tree.rank(one[1].queue))
+        for job_id, hold in holds:
             place = self.tree[hold.queue]
             if hold.strong and lent and place.queue.reclaims != Reclaims.NEVER:
                 seen[job_id] = None
@@ -664,8 +670,18 @@ class _Cycle:
             lower=lower,
             lent=self.may_stop.lent(place) if lower else {},
         )
-        room = room if needs is None else room.without(needs)
-        stops = smallest_stops(room, claim, self.memory.marks)
+        left = room if needs is None else room.without(needs)
+        stops = smallest_stops(left, claim, self.memory.marks)
+        if stops is not None and needs is not None:
+            # What is owed to who comes first and is not yet free comes out of what stops free.
+            turn = self.tree.rank(name), hold.age if hold is not None else math.inf
+            soon = room.owing(
+                self.kept.needs_ahead(lambda one: (self.tree.rank(one.queue), one.age) < turn)
+            )
+            for victim in stops.jobs:
+                soon.give(victim.wanted)
+            if soon.left().place(shape) is None:
+                stops = None
         if stops is None:
             if hold is not None:
                 self.kept.confirm(job.id, hold)

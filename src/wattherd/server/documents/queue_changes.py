@@ -43,6 +43,7 @@ class QueueChange(BaseModel):
     reclaims: str | None = None
     reclaimable: bool | None = None
     half_life: Time | None = None
+    priority: int | None = None
     preempts_to_borrow: str | None = None
     preempts_to_borrow_up_to: int | None = None
     scale_others: bool = Field(

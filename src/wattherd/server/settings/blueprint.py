@@ -195,7 +195,7 @@ class Blueprint:
 
 _ADDED: Mapping[str, Any] = {
     "preempts": "never", "reclaims": "any", "reclaimable": True, "half_life": None,  # of a queue
-    "preempts_to_borrow": "never", "preempts_to_borrow_up_to": None,
+    "priority": 0, "preempts_to_borrow": "never", "preempts_to_borrow_up_to": None,
     "chains": [], "pinned": {},  # of cells
 }  # fmt: skip
 """Fields that came after the first stores, and what held before there were any."""
