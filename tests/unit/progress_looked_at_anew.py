@@ -7,6 +7,7 @@ decision.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,9 +20,10 @@ from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import able_nodes, eligibility_key, inside
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.job_progress import JobProgress, WorkLeft, young_s
+from wattherd.policy.schedule.overdue import IN_VAIN, OWED_PART, PATIENCE, make_room
 from wattherd.policy.schedule.progress_per_watt import LOOK_S, MOST_TRIES, SCALING
 from wattherd.policy.schedule.resize import has_shape
-from wattherd.policy.schedule.shape_changes import change_shapes, start_narrower
+from wattherd.policy.schedule.shape_changes import change_shapes, model_masks, start_narrower
 
 OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
 
@@ -30,6 +32,10 @@ OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
 class _Memory:
     seen: dict[str, Any] = field(default_factory=dict)
     at_s: float = 0.0
+    waiting: set[str] = field(default_factory=set)
+    """Who got nothing of the last plan."""
+    waited_s: dict[str, float] = field(default_factory=dict)
+    in_vain_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,11 @@ class _Bid:
     ways: Sequence[_Way]
     left: WorkLeft
     left_s: float
+    own_s: float
+    """What is left, at the width that it asks for on its fastest model."""
     pause_s: float = 0.0
     weight: float = 0.0
+    owed: bool = False
     way: _Way | None = None
 
     def best(self, free: Mapping[str | None, int]) -> tuple[float, _Way] | None:
@@ -68,6 +77,8 @@ class _Bid:
             gain = self.weight * (one.per_s - now) / max(one.price - paid, 1e-9)
             if found is None or gain > found[0]:
                 found = gain, one
+        if found is not None and self.owed and self.way is None:
+            return math.inf, found[1]
         return found
 
     def _fits(self, way: _Way, free: Mapping[str | None, int]) -> bool:
@@ -111,6 +122,8 @@ class LookedAtAnew:
     progress: JobProgress
     scaling: float = SCALING
     look_s: float | None = LOOK_S
+    patience: float = PATIENCE
+    owed_part: float = OWED_PART
 
     def plan(self, view: View, draft: Draft) -> None:
         """One loop over all jobs; what the guard refuses is planned around."""
@@ -123,6 +136,7 @@ class LookedAtAnew:
         site = _Site.of(view)
         bids = {job.id: self._bid(site, memory, job, pauses_s[job.id], young) for job in jobs}
         weigh([one for one in bids.values() if one.ways], self.scaling)
+        self._owe(memory, bids, view.gpu_total())
         before = {job.id: job.wanted for job in jobs}
         barred: frozenset[str] = frozenset()
         most = view.gpu_total()
@@ -144,7 +158,9 @@ class LookedAtAnew:
                 most = powered  # no more can be had, whoever they go to
             else:
                 barred |= frozenset(refused)
+        self._serve_owed(view, draft, memory, bids)
         self._rest(view, draft, jobs, bids)
+        memory.waiting = {job.id for job in jobs if not job.wanted}
         if self.look_s is not None and jobs:
             draft.wake_at(view.now_s + self.look_s)
 
@@ -153,6 +169,10 @@ class LookedAtAnew:
         live = {job.id for job in jobs}
         for gone in [name for name in memory.seen if name not in live]:
             del memory.seen[gone]
+            memory.waited_s.pop(gone, None)
+            memory.in_vain_s.pop(gone, None)
+        for name in memory.waiting & live:
+            memory.waited_s[name] = memory.waited_s.get(name, 0.0) + passed_s
         for job in jobs:
             done, per_s = memory.seen.get(job.id, (0.0, 0.0))
             held = [one for one in job.wanted if one.gpus]
@@ -172,7 +192,7 @@ class LookedAtAnew:
         unit = spec.roles[0].gpu_count
         if not asked.gpus:
             free = _Way(None, asked, 1.0, 0.0)
-            return _Bid(job, (free,), WorkLeft(1.0, told=False, source=""), 0.0)
+            return _Bid(job, (free,), WorkLeft(1.0, told=False, source=""), 0.0, 0.0)
         models = [model for model, room in rooms.items() if room] or list(rooms)
         ones = {model: self.progress.units_per_s(view, job, model, 1) for model in models}
         one_per_s = max(ones.values(), default=1.0)
@@ -205,7 +225,49 @@ class LookedAtAnew:
         ]
         if not ways:  # on no model alone: at its narrowest across several
             ways = [way(None, min(shapes, key=lambda one: one.gpus))]
-        return _Bid(job, tuple(ways), left, left.units / one_per_s, pause_s)
+        own_s = left.units / asked_per_s
+        return _Bid(job, tuple(ways), left, left.units / one_per_s, own_s, pause_s)
+
+    def _owe(self, memory: _Memory, bids: Mapping[str, _Bid], most: int) -> None:
+        """Note who waited too long and begins before others: the first, and who fits beside it."""
+        late = []
+        for name, one in bids.items():
+            one.owed = False
+            patience_s = self.patience * (one.own_s + one.pause_s)
+            bound_s = max(patience_s, memory.in_vain_s.get(name, 0.0))
+            if _least(one) and memory.waited_s.get(name, 0.0) > bound_s:
+                late.append(one)
+        late.sort(key=lambda one: (-one.job.spec.priority, one.job.number))
+        gpus = 0
+        for number, one in enumerate(late):
+            gpus += _least(one)
+            if number and gpus > self.owed_part * most:
+                break
+            one.owed = True
+
+    def _serve_owed(
+        self, view: View, draft: Draft, memory: _Memory, bids: Mapping[str, _Bid]
+    ) -> None:
+        """Stop others for those that are owed GPUs and did not find room."""
+        again = True
+        while again:
+            again = False
+            for bid in [one for one in _owed(bids) if not one.job.wanted]:
+                job = bid.job
+                others = [
+                    one
+                    for one in bids.values()
+                    if any(share.gpus for share in one.job.wanted)
+                    and not one.owed
+                    and one.job.spec.priority <= job.spec.priority
+                ]
+                others.sort(key=lambda one: (one.job.spec.priority, one.weight, -one.job.number))
+                make_room(view, draft, job, [one.job for one in others], model_masks(view))
+                if not job.wanted:
+                    memory.in_vain_s[job.id] = IN_VAIN * memory.waited_s[job.id]
+                    again = True
+            if again:
+                self._owe(memory, bids, view.gpu_total())
 
     def _choose(self, view: View, bids: Mapping[str, _Bid], most: int) -> None:
         """The loop; free GPUs by model, and under None of all together."""
@@ -321,8 +383,17 @@ def _stay(bids: Mapping[str, _Bid]) -> None:
         one.way = replace(one.way, model=None)
 
 
-def _place(bid: _Bid) -> tuple[bool, float, int]:
-    return not bid.job.wanted, -bid.weight, bid.job.number
+def _owed(bids: Mapping[str, _Bid]) -> list[_Bid]:
+    owed = [one for one in bids.values() if one.owed]
+    return sorted(owed, key=lambda one: (-one.job.spec.priority, one.job.number))
+
+
+def _least(bid: _Bid) -> int:
+    return min(way.shape.gpus for way in bid.ways)
+
+
+def _place(bid: _Bid) -> tuple[bool, bool, float, int]:
+    return not bid.job.wanted, not bid.owed, -bid.weight, bid.job.number
 
 
 def _watts(gpu_model: str) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from wattherd.policy.contract import JobView
 from wattherd.policy.schedule.job_bids import LEAST_PRICE, Bid, Options
 from wattherd.policy.schedule.job_progress import LEAST_LEFT
+from wattherd.policy.schedule.overdue import owed_first
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,10 +40,24 @@ def _flags() -> Flags:
 
 
 COLUMNS = (
-    "live", "fixed", "runs", "shaped", "number", "priority", "gpus", "all_gpus", "least_gpus",
-    "alike", "account", "told", "stated", "done", "per_s", "rate", "one_per_s", "price", "pause_s",
-    "left_s", "weight",
+    "live", "fixed", "runs", "owed", "shaped", "number", "priority", "gpus", "all_gpus",
+    "least_gpus", "alike", "account", "told", "stated", "done", "per_s", "rate",
+    "one_per_s", "price", "pause_s", "left_s", "weight", "asked_per_s", "own_s", "waited_s",
+    "in_vain_s",
 )  # fmt: skip
+
+
+class Waited(NamedTuple):
+    """For how long a job had waited at a time, and whether it waits from then on."""
+
+    at_s: float
+    waited_s: float
+    in_vain_s: float
+    waits: bool
+
+    def until(self, now_s: float) -> float:
+        """For how long it has waited now."""
+        return self.waited_s + (now_s - self.at_s if self.waits else 0.0)
 
 
 @dataclass(slots=True)
@@ -57,6 +73,8 @@ class BidTable:
     fixed: Flags = field(default_factory=_flags)
     runs: Flags = field(default_factory=_flags)
     """Whether the plan so far gives it something."""
+    owed: Flags = field(default_factory=_flags)
+    """Whether it begins before others, since it waited too long."""
     shaped: Flags = field(default_factory=_flags)
     number: Ints = field(default_factory=_ints)
     priority: Ints = field(default_factory=_ints)
@@ -81,6 +99,13 @@ class BidTable:
     pause_s: Floats = field(default_factory=_floats)
     left_s: Floats = field(default_factory=_floats)
     weight: Floats = field(default_factory=_floats)
+    asked_per_s: Floats = field(default_factory=_floats)
+    own_s: Floats = field(default_factory=_floats)
+    """What is left, at the width that it asks for on its fastest model."""
+    waited_s: Floats = field(default_factory=_floats)
+    """For how long plans have given it nothing."""
+    in_vain_s: Floats = field(default_factory=_floats)
+    """It is not owed anything before it has waited for so long."""
     _spare: list[int] = field(default_factory=list)
     _by_left: Ints = field(default_factory=_ints)
     _by_gain: Ints = field(default_factory=_ints)
@@ -117,7 +142,7 @@ class BidTable:
         for name in names:
             row = self.row_of.pop(name, None)
             if row is not None:
-                self.live[row] = self.fixed[row] = self.runs[row] = False
+                self.live[row] = self.fixed[row] = self.runs[row] = self.owed[row] = False
                 self.jobs[row] = self.options[row] = None
                 self.rate[row] = 0.0
                 self.bids.pop(name, None)
@@ -145,7 +170,9 @@ class BidTable:
         """Weights by rank, the job with most left first; equal times by order of submission."""
         rows = self.fixed
         left = np.maximum(self.stated - self.done, LEAST_LEFT)
-        np.divide(left, self.one_per_s, out=self.left_s, where=rows & (self.gpus > 0))
+        wide = rows & (self.gpus > 0)
+        np.divide(left, self.one_per_s, out=self.left_s, where=wide)
+        np.divide(left, self.asked_per_s, out=self.own_s, where=wide)
         self._by_left = order = sorted_again(self._by_left, self.left_s, self.number)
         known = len(self._weights)
         if known < len(order):
@@ -156,6 +183,32 @@ class BidTable:
         self.weight[order] = self._weights[: len(order)][::-1]
         for name, bid in self.bids.items():
             bid.weight = float(self.weight[self.row_of[name]])
+
+    def owe(self, patience: float, room: float) -> Ints:
+        """Note who is owed GPUs, as `overdue` has it; these rows, in order."""
+        self.owed[:] = False
+        (rows,) = (self.live & (self.gpus > 0) & (self.waited_s > self.in_vain_s)).nonzero()
+        wait_s = patience * (self.own_s[rows] + self.pause_s[rows])
+        rows = rows[self.waited_s[rows] > wait_s]
+        if len(rows):
+            first = owed_first(self.priority[rows], self.number[rows], self.gpus[rows], room)
+            rows = rows[first]
+            self.owed[rows] = True
+        for name, bid in self.bids.items():
+            bid.owed = bool(self.owed[self.row_of[name]])
+        return rows
+
+    def waits(self, now_s: float) -> dict[str, Waited]:
+        """How long each job has waited, as the plan of this time leaves it."""
+        return {
+            name: Waited(
+                now_s,
+                float(self.waited_s[row]),
+                float(self.in_vain_s[row]),
+                not self.runs[row],
+            )
+            for name, row in self.row_of.items()
+        }
 
     def by_gain(self, barred: Iterable[str]) -> tuple[Ints, Floats]:
         """Fixed jobs that need GPUs, the most important first, then most gain; gains by row."""
@@ -168,6 +221,7 @@ class BidTable:
         time_s += np.where(self.runs, 0.0, self.pause_s)
         gain = np.divide(left / time_s, self.one_per_s, out=np.zeros(len(left)), where=rows)
         gain = self.weight * gain / np.maximum(self.price, LEAST_PRICE)
+        gain[self.owed] = np.inf
         known = np.zeros(len(rows), dtype=np.bool_)
         known[self._by_gain] = True
         (new,) = (rows & ~known).nonzero()

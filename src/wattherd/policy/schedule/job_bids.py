@@ -7,6 +7,7 @@ of the job and what a restart costs it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -71,6 +72,8 @@ class Bid:
     left_s: float
     pause_s: float = 0.0
     weight: float = 0.0
+    owed: bool = False
+    """It begins before all others of its priority."""
     way: Way | None = None
 
     def best(self, free: Mapping[str | None, int]) -> tuple[float, Way] | None:
@@ -84,6 +87,8 @@ class Bid:
             gain = self.weight * (one.per_s - now) / max(one.price - paid, LEAST_PRICE)
             if found is None or gain > found[0]:
                 found = gain, one
+        if found is not None and self.owed and self.way is None:
+            return math.inf, found[1]
         return found
 
     def _fits(self, way: Way, free: Mapping[str | None, int]) -> bool:

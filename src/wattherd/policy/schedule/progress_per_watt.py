@@ -14,6 +14,9 @@ that changes pays its restart: the progress that is left is divided by the time 
 Jobs of higher priority begin first, the highest first of all. How much wider anybody gets is
 decided by what is gained alone; so is who begins, among equals and among those of least priority.
 
+Jobs that waited too long begin before others of their priority (`overdue`): long and wide ones
+would wait for as long as short ones come.
+
 Watts are the price of GPUs, by model: the most that one draws. They decide who gets which model and
 how wide. How many watts each gets then, under a budget, is the power policy's part, as is the
 micro-batch. What the guard refuses is left out, and the plan is made again, so nobody is stopped
@@ -35,10 +38,11 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, View
 from wattherd.policy.eligibility import eligibility_key
-from wattherd.policy.schedule.bid_table import BidTable, Flags, Ints, filled
+from wattherd.policy.schedule.bid_table import BidTable, Flags, Ints, Waited, filled
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.policy.schedule.job_bids import Bid, BidSite, Options, Way, bid_of
 from wattherd.policy.schedule.job_progress import JobProgress, young_s
+from wattherd.policy.schedule.overdue import IN_VAIN, OWED_PART, PATIENCE, make_room
 from wattherd.policy.schedule.shape_changes import (
     OF_WATTS,
     Alike,
@@ -77,6 +81,10 @@ class _Memory:
     changed: list[JobView] = field(default_factory=list)
     """Fixed jobs to which the last plan gave something else."""
     alike: dict[object, int] = field(default_factory=dict)
+    waits: Mapping[str, Waited] = field(default_factory=dict)
+    """Where things are learned: how the last plan left its jobs."""
+    owed: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Rows of jobs that begin before others, in order."""
 
 
 @dataclass(slots=True)
@@ -93,21 +101,33 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressPerWatt:
-    """`scaling` is c above; `look_s` None plans at events only."""
+    """`scaling` is c above; `look_s` None plans at events only.
+
+    `patience` and `owed_part` are those of `overdue`; an infinite patience waits for ever.
+    """
 
     progress: JobProgress
     scaling: float = SCALING
     look_s: float | None = LOOK_S
+    patience: float = PATIENCE
+    owed_part: float = OWED_PART
 
     def plan(self, view: View, draft: Draft) -> None:
         """One loop over all jobs; what the guard refuses is planned around."""
         memory = self._up_to_date(view)
+        self._decide(view, draft, memory)
+        if self.progress.learns:
+            view.memory["progress-per-watt"] = memory.table.waits(view.now_s)
+
+    def _decide(self, view: View, draft: Draft, memory: _Memory) -> None:
         table, most = memory.table, view.gpu_total()
         if self.look_s is not None and table.row_of:
             draft.wake_at(view.now_s + self.look_s)
         table.weigh(self.scaling)
         if _all_run(table, most):
             return
+        memory.owed = self._owed(view, table)
+        idle = ~table.runs
         before = {name: one.job.wanted for name, one in table.bids.items()}
         held = int(table.all_gpus[table.runs & table.fixed].sum())
         barred: frozenset[str] = frozenset()
@@ -139,8 +159,11 @@ class ProgressPerWatt:
             else:
                 barred |= frozenset(said)
         self._settle(memory, chosen.touched)
+        self._serve_owed(view, draft, memory, vain)
         self._rest(view, draft, memory, vain)
         _tell(view, draft, table, refused)
+        for row in memory.owed[idle[memory.owed] & table.runs[memory.owed]].tolist():
+            draft.tell(table.job(row), _overdue(table, row, self.patience))
 
     # What may be had ----------------------------------------------------------------------------
 
@@ -152,8 +175,9 @@ class ProgressPerWatt:
         anew: Iterable[JobView] = view.live() if self.progress.learns else view.entered()
         came = {job.id: job for job in anew}
         table.drop(job.id for job in view.left() if job.id not in came)
-        # Work done since the last plan.
+        # Work done since the last plan, and time spent waiting.
         table.done += passed_s * table.rate
+        table.waited_s += np.where(table.live & ~table.runs, passed_s, 0.0)
         if not memory.site.holds(view):
             memory.site = BidSite.of(view)
             came = {job.id: job for job in view.live()}
@@ -173,7 +197,8 @@ class ProgressPerWatt:
 
     def _memory(self, view: View) -> _Memory:
         if self.progress.learns:
-            return _Memory(BidSite.of(view), at_s=view.now_s)
+            waits = view.memory.get("progress-per-watt", {})
+            return _Memory(BidSite.of(view), at_s=view.now_s, waits=waits)
         found: _Memory | None = view.memory.get("progress-per-watt")
         if found is None:
             found = view.memory["progress-per-watt"] = _Memory(BidSite.of(view))
@@ -191,6 +216,9 @@ class ProgressPerWatt:
         """A job that came, or whose options may be others now."""
         table, site, spec = memory.table, memory.site, job.spec
         row = table.put(job)
+        if job.id in memory.waits:
+            past = memory.waits[job.id]
+            table.waited_s[row], table.in_vain_s[row] = past.until(view.now_s), past.in_vain_s
         options = site.options(view, self.progress, job)
         table.options[row], table.shaped[row] = options, options.shaped
         table.runs[row], table.told[row] = bool(job.wanted), _Told.NOTHING
@@ -200,7 +228,7 @@ class ProgressPerWatt:
         table.gpus[row], table.per_s[row] = only.shape.gpus, only.per_s
         table.all_gpus[row] = only.shape.gpus if options.shaped else spec.gpus
         table.price[row] = only.price
-        table.one_per_s[row] = options.one_per_s
+        table.one_per_s[row], table.asked_per_s[row] = options.one_per_s, options.asked_per_s
         needs = (
             spec.roles, spec.min_width, spec.max_width, spec.gpu_models, spec.profile,
             spec.power_profile, spec.batch_size, spec.micro_batches, eligibility_key(view, spec),
@@ -221,6 +249,8 @@ class ProgressPerWatt:
         left = self.progress.left(view, job, done, options.asked_per_s, young)
         bid = bid_of(view, job, options, left, float(table.pause_s[row]))
         table.bids[job.id], table.left_s[row] = bid, bid.left_s
+        table.own_s[row] = left.units / options.asked_per_s
+        table.gpus[row] = min(way.shape.gpus for way in bid.ways)
         table.runs[row], table.rate[row] = bool(job.wanted), self._rate(view, job)
 
     def _choose(self, memory: _Memory, barred: Collection[str], most: int) -> _Chosen:
@@ -259,8 +289,9 @@ class ProgressPerWatt:
                 ways[job.id] = options.ways[0].model, options.ways[0].shape
         refused: dict[str, Reason] = {}
 
-        def place(job: JobView) -> tuple[bool, float, int]:
-            return not job.wanted, -float(table.weight[table.row_of[job.id]]), job.number
+        def place(job: JobView) -> tuple[bool, bool, float, int]:
+            row = table.row_of[job.id]
+            return not job.wanted, not table.owed[row], -float(table.weight[row]), job.number
 
         def waits(job: JobView) -> Reason:
             return _waits(job, draft, view.now_s)
@@ -312,6 +343,32 @@ class ProgressPerWatt:
             if bool(one.job.wanted) != table.runs[row]:
                 table.runs[row], table.told[row] = bool(one.job.wanted), _Told.NOTHING
 
+    def _serve_owed(self, view: View, draft: Draft, memory: _Memory, vain: InVain) -> None:
+        """Stop others for those that are owed GPUs and did not find room.
+
+        Whoever cannot be served even so gives its place to the next.
+        """
+        table, again = memory.table, True
+        while again:
+            again = False
+            for row in memory.owed.tolist():
+                job = table.job(row)
+                if job.wanted:
+                    continue
+                stopped = make_room(view, draft, job, _least_of(table, row), memory.site.masks)
+                if job.wanted:
+                    # What was tried in vain before may find room now.
+                    vain.needs.clear()
+                    self._settle(memory, [job, *stopped])
+                else:
+                    table.in_vain_s[row] = IN_VAIN * table.waited_s[row]
+                    again = True
+            if again:
+                memory.owed = self._owed(view, table)
+
+    def _owed(self, view: View, table: BidTable) -> Ints:
+        return table.owe(self.patience, self.owed_part * view.gpu_total())
+
     def _rest(self, view: View, draft: Draft, memory: _Memory, vain: InVain) -> None:
         """What is left over goes to those that wait, by priority, then the shortest first.
 
@@ -340,6 +397,14 @@ class ProgressPerWatt:
             else:
                 vain.note(like, found or None)
                 rows = rows[~_same(table, rows, like, vain)]
+
+
+def _least_of(table: BidTable, row: int) -> Sequence[JobView]:
+    """Who runs and may be stopped for a job that is owed GPUs, the least important first."""
+    others = table.runs & ~table.owed & (table.priority <= table.priority[row])
+    (rows,) = others.nonzero()
+    keys = -table.number[rows], table.weight[rows], table.priority[rows]
+    return [job for job in table.named(rows[np.lexsort(keys)]) if _gpus(job.wanted)]
 
 
 def _like(table: BidTable, row: int) -> Alike:
@@ -467,6 +532,14 @@ def _tell(view: View, draft: Draft, table: BidTable, refused: Mapping[str, Reaso
         job = table.job(row)
         draft.wait(job, guarded.get(row) or _waits(job, draft, view.now_s))
         table.told[row] = now[row]
+
+
+def _overdue(table: BidTable, row: int, patience: float) -> str:
+    needs_s = float(table.own_s[row] + table.pause_s[row])
+    return (
+        f"begins before others: it has waited {table.waited_s[row]:,.0f} s, more than {patience:g} "
+        f"times the {needs_s:,.0f} s that it still needs"
+    )
 
 
 def _gpus(wanted: Sequence[Allocation]) -> int:
