@@ -155,7 +155,8 @@ def test_storage_that_gives_nothing_frees_no_watt(*, boasts: bool) -> None:
     loop = a_stored_loop(fleet, reserve=0.0)
     net_w = room.live(loop, limits(fleet, 2400.0), 200)
     assert seconds_above(net_w[10:], 2400.0) == 0
-    assert net_w[-1] > 0.9 * 2400.0  # the lie costs what it claims, and no more
+    # The lie costs what it claims, and for a while what it made other load seem to move by.
+    assert net_w[-1] > 0.89 * 2400.0
 
 
 def test_storage_that_says_full_while_it_is_empty_is_found_out() -> None:
