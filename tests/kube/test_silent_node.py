@@ -115,20 +115,26 @@ def test_while_all_nodes_are_silent_nothing_is_given_and_all_is_counted(
     """Their carrier is stopped. Who runs is left alone, who waits is told, until they speak."""
     del nodes
     api, pods = plane.api, f"/api/v1/namespaces/{namespace}/pods"
-    health = kube_ledger.an_address()
+    health, nowhere = kube_ledger.an_address(), "none of 2 nodes may take the pod"
     copy = safe_copies.a_copy(
         account, namespace, f"--health={health}", budget_w=BUDGET_W + safe_copies.RISE_W
     )
     try:
         api.create(pods, a_pod("first", gpus=1, scheduler=NAME))
         wait_until(lambda: set(written(api, namespace)) == {"first"}, "the first pod is bound")
+        # More than the budget: it waits from the beginning, and its reason tells what is known.
+        api.create(pods, a_pod("wide", gpus=GPUS, scheduler=NAME))
+        wait_until(lambda: why(api, namespace, "wide"), "the wide pod is told why it waits")
         plane.kwok.pause()
         for name in NODES:
             say(api, name, "Unknown")
         wait_until(lambda: all(is_silent(api, name) for name in NODES), "all nodes are silent")
+        # That news may reach the scheduler after a pod that is created now, which it would bind.
+        wait_until(lambda: nowhere in why(api, namespace, "wide"), "the scheduler has heard of it")
+        api.delete(f"{pods}/wide", gracePeriodSeconds=0)
         api.create(pods, a_pod("second", gpus=1, scheduler=NAME))
         wait_until(lambda: why(api, namespace, "second"), "it is told why it waits")
-        assert "none of 2 nodes may take the pod" in why(api, namespace, "second")
+        assert nowhere in why(api, namespace, "second")
         assert set(written(api, namespace)) == {"first"}
         kube_ledger.wait_nothing_leaked(api, health, DOMAIN)
         plane.kwok.resume()
