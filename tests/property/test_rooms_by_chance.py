@@ -160,7 +160,6 @@ def _can_be_held(scenario: BenchScenario) -> bool:
 
 NOT_YET = {
     66: "2 s above by 0.7 %, 3.2 J: what a node draws beside its cap is known 2 % too low at first",
-    70: "3 s above by 0.3 %, 15 J: a neighbour rises while devices are raised",
 }
 """Rooms that are not held, as measured."""
 
