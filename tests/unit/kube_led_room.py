@@ -23,7 +23,6 @@ from kube_builders import Json, a_node, a_pod, fleet_of, node_json, pod_json
 
 from cut_oracle import Work, who_must_stop
 from wattherd.kube.account.binding_mode import ByBinding
-from wattherd.kube.account.enforcement_tally import stops_of
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
@@ -197,7 +196,7 @@ class LedRoom:
                 if not order.why.startswith("BudgetCut"):
                     self.undone.add(order.uid)
                 going.append(order)
-        for stop in stops_of(going, self.scheduler.curb.pods):
+        for stop in self.scheduler.stops_of(going):
             self._soon(partial(self._stop, stop))
 
     # The API --------------------------------------------------------------------------------------

@@ -54,21 +54,25 @@ class Desk(CoreDesk):
         self.say()
         self.round += 1
         for number in range(self.size):
-            made = pod_json(
-                f"el-{number}-{self.round}",
-                Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000),
-                schedulerName="wattherd",
-                terminationGracePeriodSeconds=0,
-            )
-            meta = made["metadata"]
-            meta["namespace"] = "t"
-            meta["labels"] = {ELASTIC: self.widths}
-            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "el", "uid": "job-el"}
-            meta["ownerReferences"] = [owner | {"controller": True}]
-            self._of[meta["uid"]] = _Run(
-                GangJob(name="el", at_s=0, duration_s=1e6, pods=self.size), 1e6
-            )
-            self._put(made)
+            self.make_one(number)
+
+    def make_one(self, number: int) -> None:
+        """Its pod of this index."""
+        made = pod_json(
+            f"el-{number}-{self.round}",
+            Request(cpu_milli=1000, gpu_count=1, gpu_milli=1000),
+            schedulerName="wattherd",
+            terminationGracePeriodSeconds=0,
+        )
+        meta = made["metadata"]
+        meta["namespace"] = "t"
+        meta["labels"] = {ELASTIC: self.widths}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "el", "uid": "job-el"}
+        meta["ownerReferences"] = [owner | {"controller": True}]
+        self._of[meta["uid"]] = _Run(
+            GangJob(name="el", at_s=0, duration_s=1e6, pods=self.size), 1e6
+        )
+        self._put(made)
 
     def _obey(self, order: Order) -> None:
         self.seen.append(order)
@@ -117,6 +121,21 @@ def test_a_job_grows_into_idle_gpus_and_gives_them_back() -> None:
     core = desk.scheduler.core
     assert core is not None
     assert len([job for job in core.jobs.values() if job.active]) == 2
+
+
+def test_a_pod_that_is_one_too_many_is_not_started_beside_a_job_that_runs() -> None:
+    """The Job was run on in its old size first; its controller is about to delete that pod."""
+    desk = Desk("1-4", pods=1)
+    desk.at(1)
+    assert len(desk.take(BindPod)) == 1
+    desk.make_one(1)
+    desk.at(2)
+    assert not desk.take(BindPod)
+    assert [one.text for one in desk.told.values()] == ["2 pods of el are there, 1 are to be"]
+    desk.size = 2
+    desk.say()
+    desk.at(3)
+    assert len(desk.take(BindPod)) == 1
 
 
 class Reports:

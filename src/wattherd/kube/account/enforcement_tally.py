@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattherd.errors import UserError
@@ -72,18 +72,21 @@ MOST_NOTICE_S = 300.0
 _BY_CORE = frozenset(map(str, StopReason))
 
 
-def stops_of(evictions: Sequence[EvictPod], pods: Mapping[str, Pod]) -> list[StopRun]:
+def stops_of(
+    evictions: Sequence[EvictPod], pods: Mapping[str, Pod], told: Collection[str] = ()
+) -> list[StopRun]:
     """Pods that are to go, by job; `pods` are all that are known, by uid.
 
     A job may be suspended for it if its turn is over as a whole: none of its pods that are on nodes
-    stays. What Kueue admitted is Kueue's to suspend.
+    stays, and those that were `told` to go before (uids) do not. What Kueue admitted is Kueue's to
+    suspend.
     """
     by_job: dict[str, list[EvictPod]] = {}
     for one in evictions:
         pod = pods.get(one.uid)
         by_job.setdefault(_job_of(pod) if pod is not None else one.uid, []).append(one)
     partly = set[str]()
-    going = {one.uid for one in evictions}
+    going = {one.uid for one in evictions}.union(told)
     for uid, pod in pods.items() if evictions else ():
         stays = pod.spec.node_name and pod.metadata.deletion_timestamp is None and uid not in going
         if stays and (job := _job_of(pod)) in by_job:

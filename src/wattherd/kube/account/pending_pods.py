@@ -208,12 +208,27 @@ class Queueing:
         if undone:
             return tuple(Waiting((self._member(pod)[0],), _UNDOING) for pod in pods)
         if any(self._way.seat(pod) or pod.metadata.uid in held for pod in there):
+            surplus = self._surplus(key, there)
+            if surplus is not None:
+                return tuple(Waiting((self._member(pod)[0],), surplus) for pod in pods)
             return tuple(self._alone(pod) for pod in pods)
         return self._gang(key, pods)
 
     def _alone(self, pod: Pod) -> Waiting:
         member, refusal = self._member(pod)
         return Waiting((member,), refusal)
+
+    def _surplus(self, group: GroupId, there: list[Pod]) -> tuple[str, str] | None:
+        """Why nobody joins an elastic Job that runs: it was made smaller, and has pods yet to lose.
+
+        Its controller deletes them one after another; which ones is not ours to guess.
+        """
+        known = self._groups.get(group)
+        if group.kind is not GroupKind.JOB or known is None or known.status.phase:
+            return None
+        least = least_members(known)
+        stay = sum(pod.metadata.deletion_timestamp is None for pod in there)
+        return self._missing(group, stay, least) if stay > least else None
 
     def _gang(self, group: GroupId, pods: list[Pod]) -> tuple[Waiting, ...]:
         """Those who must start together, and those who may follow them."""

@@ -485,15 +485,14 @@ class WorkloadIndex:
         priority = self._priority(members) if ours else FOREIGN
         work = seated_work(self._new_id(members), members, seats, at_s, priority=priority)
         if self.keeps_jobs:
-            work = replace(work, spec=self._told(work))
+            work = replace(work, spec=self._told(work, group_of(work.members[0].pod)))
         self._know(work, at_s)
         self._there.add(work.id)
         return JobSubmitted(at_s=at_s, job=work.spec)
 
-    def _told(self, work: Workload) -> JobSpec:
-        """What its pods say of the job; one whose group is whole may change its size."""
+    def _told(self, work: Workload, group: GroupId | None) -> JobSpec:
+        """What its pods say of the job; one that is all of its `group` may change its size."""
         spec, members = told_of(work.spec, work.members), work.members
-        group = group_of(members[0].pod)
         known = self._groups.get(group) if group is not None else None
         if known is None or group is None or group.kind is not GroupKind.JOB:
             return spec
@@ -518,7 +517,7 @@ class WorkloadIndex:
             self._new_id(members), members, requests, since_s, priority=priority, wishes=wishes
         )
         if self.keeps_jobs:
-            work = replace(work, spec=self._told(work))
+            work = replace(work, spec=self._told(work, waiting.group))
             adopted = self._adopt(waiting, work, at_s)
             if adopted is not None:
                 return adopted

@@ -212,7 +212,7 @@ class CorePlanner:
         planned = [
             job
             for job in view.live()
-            if job.wanted and not self.works[job.id].seated
+            if job.wanted and (job.id not in self.works or not self.works[job.id].seated)
             if any(one.node in nodes for one in job.wanted)
         ]
         for job in planned:

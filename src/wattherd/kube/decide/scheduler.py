@@ -35,6 +35,7 @@ from wattherd.kube.account.core_places import CorePlaces
 from wattherd.kube.account.domain_nodes import DomainNodes
 from wattherd.kube.account.domains import Domains
 from wattherd.kube.account.eligibility import Eligible
+from wattherd.kube.account.enforcement_tally import stops_of
 from wattherd.kube.account.fencing import Unfenced
 from wattherd.kube.account.fleet import Holding, Mask, NodeFleet
 from wattherd.kube.account.neighbours import apart
@@ -73,7 +74,7 @@ from wattherd.kube.facts.domain_tree import DomainTree
 from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.node_facts import NodeFacts, node_facts
 from wattherd.kube.facts.node_filter import Neighbour, Volumes, has_wishes
-from wattherd.kube.facts.orders import Order, StopPods
+from wattherd.kube.facts.orders import EvictPod, Order, StopPods, StopRun
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind, group_of
 from wattherd.kube.facts.queue_plan import QueueState
 from wattherd.kube.facts.topology_wish import Ladder, TopologyWish, topology_wish
@@ -218,8 +219,8 @@ class KubeScheduler:
         facts = self.fleet.nodes.get(node)
         if self.choice is None or facts is None:
             return False
-        path = self.domains.tree.path(facts.domain)
-        return any(name in self.domains.budgets_mw for name in path)
+        budgets_mw = self.domains.budgets_mw
+        return any(name in budgets_mw for name in self.domains.tree.path(facts.domain))
 
     def node_gone(self, name: str) -> None:
         """A node was deleted; its pods draw until they are gone, too.
@@ -229,9 +230,8 @@ class KubeScheduler:
         works = (self._book.of(one.uid) for one in self.fleet.held_on(name))
         for work in {one.id: one for one in works if one is not None}.values():
             if len(work.members) > 1 and self._fulfilment.is_starting(work):
-                self._fulfilment.undo(
-                    work, f"node {name} was deleted while its gang was being bound"
-                )
+                why = f"node {name} was deleted while its gang was being bound"
+                self._fulfilment.undo(work, why)
         self.fleet.node_gone(name)
         self._dirty = self._watts_moved = True
         self._strike_all(self.unfenced.node_gone(name))
@@ -319,8 +319,8 @@ class KubeScheduler:
     def group_gone(self, group_id: GroupId) -> None:
         """A group was deleted; what of it runs stays."""
         self.groups.pop(group_id, None)
-        self._queueing.stir_group(group_id)
         self._reasons.forget(group_id)
+        self._queueing.stir_group(group_id)
         self._dirty = True
 
     def topology_seen(self, name: str, ladder: Ladder | None) -> None:
@@ -482,23 +482,23 @@ class KubeScheduler:
         """What keeps those who run within the budgets; to be asked for now and then, too."""
         self._watts_moved = False
         orders: list[Order] = []
-        leads = self.choice is not None
-        for one in (
-            [*self.curb.backstop(at_s), *self._caps.again(at_s)]
-            if leads
-            else (self.curb.orders(at_s))
-        ):
+        keep = self.curb.orders if self.choice is None else self.curb.backstop
+        again = [] if self.choice is None else self._caps.again(at_s)
+        for one in (*keep(at_s), *again):
             if isinstance(one, StopPods) and one.owner is None:
                 self.not_suspended(one.uids, one.why)
             else:
                 orders.append(one)
-        self._dirty |= self.curb.changed
-        self._freed |= self.curb.changed
-        self.curb.changed = False
+        changed, self.curb.changed = self.curb.changed, False
+        self._dirty, self._freed = self._dirty or changed, self._freed or changed
         return orders
 
     def _is_ending(self, pod: Pod) -> bool:
         return pod.metadata.uid in self._leaving.uids or self.ends_elsewhere(pod)
+
+    def stops_of(self, evictions: Sequence[EvictPod]) -> list[StopRun]:
+        """How these pods, which are to go, are stopped: with their jobs, or each alone."""
+        return stops_of(evictions, self._pods, self._leaving.uids)
 
     def not_suspended(self, uids: Iterable[str], why: str) -> None:
         """Nothing owns these pods that could be suspended: they are evicted."""

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import http
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -39,6 +39,7 @@ from wattherd.kube.decide.budget_enforcer import BudgetEnforcer
 from wattherd.kube.facts.orders import (
     CapPod,
     EvictPod,
+    Order,
     ResizeOwner,
     ResumeOwner,
     StopPods,
@@ -69,6 +70,8 @@ class _SizedJob(Object, frozen=True):
 
 
 _OWNER, _JOB = decoder(PodOwner), decoder(_SizedJob)
+_SERVER_FAILED = 500
+"""From this status on it is the API server that failed, and not what it was asked for."""
 _INDEXED = "Indexed"
 """Such a Job has as many completions as pods, and both may be changed together (since 1.31)."""
 
@@ -136,6 +139,11 @@ class EnforcerIo:
         self.returning: dict[str, Suspended] = {}
         """Jobs by uid that run again once their pods are gone."""
         self._resumed: set[str] = set()
+        self._of_job: dict[str, tuple[asyncio.Lock, int]] = {}
+        """By uid of a job: who writes it now, and how many want to, in the order of their orders.
+
+        Of two sizes the one that was ordered last is the one that stays.
+        """
 
     def begin(self) -> None:
         """Follow what was suspended, of those kinds that the API server knows at the time."""
@@ -161,8 +169,26 @@ class EnforcerIo:
 
         return hear
 
-    def resume_those_without(self, pods: Iterable[Pod]) -> None:
-        """Of the jobs whose turn was over, those that have none of these `pods` run again."""
+    @contextlib.asynccontextmanager
+    async def _in_turn(self, uid: str) -> AsyncIterator[None]:
+        """What was ordered of a job before is done."""
+        lock, wanting = self._of_job.get(uid, (asyncio.Lock(), 0))
+        self._of_job[uid] = lock, wanting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, wanting = self._of_job[uid]
+            self._of_job[uid] = lock, wanting - 1
+            if wanting == 1:
+                del self._of_job[uid]
+
+    def resume_those_without(self, pods: Iterable[Pod], orders: Iterable[Order] = ()) -> None:
+        """Of the jobs whose turn was over, those that have none of these `pods` run again.
+
+        Who is told another size by these `orders`, of the same plan, runs again in that one.
+        """
+        self._resumed.update(one.uid for one in orders if isinstance(one, ResizeOwner))
         there = {name for pod in pods for name in job_ids(pod)} if self.returning else set()
         for uid, job in self.returning.items():
             if uid not in self._resumed and there.isdisjoint(ids_of({uid: job})):
@@ -219,17 +245,21 @@ class EnforcerIo:
             self._feed.turns.submit(self._decider.curb.not_stopped, order.uids)
 
     async def stop_run(self, order: StopRun, leads: Callable[[], bool]) -> list[str]:
-        """Tell pods, wait, and stop them; the uids of those whose eviction was refused.
+        """Tell pods, wait, and stop them; the uids of those that are to be asked for again.
 
-        What is suspended in vain is evicted, as is what nothing can be suspended for.
+        What is suspended in vain is evicted, as is what nothing can be suspended for. Of which
+        nobody knows whether it is suspended is asked again: evicted pods count as failed.
         """
         if order.notice_s:
             await self._announce(order)
             await asyncio.sleep(order.notice_s)
         if not leads():
             return [one.uid for one in order.evictions]  # whoever does decides anew
-        if order.owner is not None and await self._end_turn(order, order.owner):
-            await asyncio.sleep(WAIT_S)
+        if order.owner is not None:
+            ends = await self._end_turn(order, order.owner)
+            if ends is None:
+                return [one.uid for one in order.evictions]
+            await asyncio.sleep(WAIT_S if ends else 0.0)
         done = await asyncio.gather(
             *(evicted(self._feed.transport, one) for one in order.evictions)
         )
@@ -246,14 +276,19 @@ class EnforcerIo:
 
         await asyncio.gather(*map(tell, order.evictions))
 
-    async def _end_turn(self, order: StopRun, owner: OwnerReference) -> bool:
-        """Suspend the job until its pods are gone; whether that was done."""
+    async def _end_turn(self, order: StopRun, owner: OwnerReference) -> bool | None:
+        """Suspend the job until its pods are gone; whether that was done, None: nobody knows."""
         first = order.evictions[0]
         namespace = first.key.partition("/")[0]
         try:
-            return await self._suspend(namespace, owner, TURN, {names.SUSPENDED_WHY: first.why})
-        except (RefusedByApi, ApiUnreachable):
-            return False
+            async with self._in_turn(owner.uid):
+                notes = {names.SUSPENDED_WHY: first.why}
+                return await self._suspend(namespace, owner, TURN, notes)
+        except ApiUnreachable:
+            return None
+        except RefusedByApi as refused:
+            passes = refused.status == http.HTTPStatus.CONFLICT
+            return None if passes or refused.status >= _SERVER_FAILED else False
 
     async def _suspend(
         self, namespace: str, owner: OwnerReference | None, label: str, notes: dict[str, str]
@@ -291,29 +326,34 @@ class EnforcerIo:
         gone = {names.SUSPENDED_W: None, names.SUSPENDED_WHY: None}
         meta = {"uid": order.uid, "labels": {names.SUSPENDED: None}, "annotations": gone}
         try:
-            await self._patch(order.path, {"metadata": meta, "spec": kind.spec(suspend=False)})
+            async with self._in_turn(order.uid):
+                await self._patch(order.path, {"metadata": meta, "spec": kind.spec(suspend=False)})
         except (RefusedByApi, ApiUnreachable):
             await asyncio.sleep(AGAIN_S)
             self._feed.turns.submit(self._not_resumed, order.uid)
 
     async def _resize(self, order: ResizeOwner) -> None:
         """Pods beyond that number are deleted by the Job's controller, which counts no failure."""
-        path = KINDS[0].path(order.namespace, order.name)
         try:
-            answer = await self._feed.transport.request("GET", path)
-            job = _JOB.decode(answer.body)
-            spec: dict[str, Any] = {"parallelism": order.pods}
-            if job.spec.completion_mode == _INDEXED:
-                spec["completions"] = order.pods
-            meta: dict[str, Any] = {"uid": order.uid}
-            if job.metadata.label(names.SUSPENDED) == TURN:
-                spec["suspend"] = False
-                meta |= {"labels": {names.SUSPENDED: None}}
-                meta |= {"annotations": {names.SUSPENDED_WHY: None}}
-            await self._patch(path, {"metadata": meta, "spec": spec})
+            async with self._in_turn(order.uid):
+                await self._write_size(order)
         except (RefusedByApi, ApiUnreachable):
             await asyncio.sleep(AGAIN_S)
             self._feed.turns.submit(self._not_resumed, order.uid)
+
+    async def _write_size(self, order: ResizeOwner) -> None:
+        path = KINDS[0].path(order.namespace, order.name)
+        answer = await self._feed.transport.request("GET", path)
+        job = _JOB.decode(answer.body)
+        spec: dict[str, Any] = {"parallelism": order.pods}
+        if job.spec.completion_mode == _INDEXED:
+            spec["completions"] = order.pods
+        meta: dict[str, Any] = {"uid": order.uid}
+        if job.metadata.label(names.SUSPENDED) == TURN:
+            spec["suspend"] = False
+            meta |= {"labels": {names.SUSPENDED: None}}
+            meta |= {"annotations": {names.SUSPENDED_WHY: None}}
+        await self._patch(path, {"metadata": meta, "spec": spec})
 
     def _not_resumed(self, uid: str) -> None:
         self._resumed.discard(uid)

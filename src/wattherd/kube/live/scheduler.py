@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
-from wattherd.kube.account.enforcement_tally import stops_of
 from wattherd.kube.account.power_metrics import (
     PREFIX,
     NodeDraws,
@@ -277,8 +276,6 @@ class LiveScheduler:
                 continue
             self._carry_out_all(self.feed.turn(self._plan, planned_s))
             self._answers.ask(self.feed.turn(self.scheduler.dialogue.take_questions))
-            if self.steward.returning:  # after whoever is to return in another size
-                self.feed.turn(self._resume)
             if time.monotonic() - looked_s > LOOK_S:
                 looked_s = time.monotonic()
                 self._look_after()
@@ -290,14 +287,13 @@ class LiveScheduler:
             self.took("plan_seconds", time.monotonic() - at_s)
         for order in orders:
             self._tell(order)
+        if self.steward.returning:  # of the same news: who is to return in another size has it
+            self.steward.resume_those_without(self.scheduler.curb.pods.values(), orders)
         return orders
 
     def _hear_answer(self, question: Question, result: object) -> None:
         self.feed.turn(self.scheduler.dialogue.answer, question, result)
         self._news.set()
-
-    def _resume(self) -> None:
-        self.steward.resume_those_without(self.scheduler.curb.pods.values())
 
     def _look_after(self) -> None:
         self.feed.turn(self._draws.look, time.monotonic())
@@ -325,7 +321,7 @@ class LiveScheduler:
                 self._carry_out(order)
         self.feed.loop.begin_all(map(self._bind, binds))
         if going:
-            for stop in self.feed.turn(stops_of, going, self.scheduler.curb.pods):
+            for stop in self.feed.turn(self.scheduler.stops_of, going):
                 self.feed.loop.begin(self._stop(stop))
             for one in going:
                 self.voice.say(_stopped(one))
