@@ -21,10 +21,10 @@ pytestmark = pytest.mark.long
 
 JOBS, DEVICES = 10_000, 1000
 MOST_PAGE_S = 1.0
-"""Also on a busy machine; docs/guides/dashboard.md tells what was measured on a quiet one."""
+"""Of the processor, which others' work spares; docs/guides/dashboard.md tells what a clock said."""
 MOST_QUEUE_S = 1.0
-"""From the shell to the last line, Python's start included: the best of some, as others compute."""
-TRIES = 8
+"""From the shell to the last line, Python's start and the service's part included."""
+TRIES = 4
 NAME = "one-of-many-" + "x" * 68
 """As long as a name may be: a narrow terminal has no room for it."""
 
@@ -43,6 +43,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         yield dashboard
 
 
+def worked_s() -> float:
+    """Seconds of the processor up to now: of this process, the service in it, and its children."""
+    theirs = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + theirs.ru_utime + theirs.ru_stime
+
+
 @pytest.mark.parametrize(
     ("path", "part"),
     [
@@ -59,10 +65,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
 def test_pages_stay_small_and_quick(large: Dashboard, path: str, part: str) -> None:
     took_s = []
     for _ in range(5):
-        begun_s = time.monotonic()
+        begun_s = worked_s()
         with urllib.request.urlopen(large.url + path) as answer:
             text = answer.read().decode()
-        took_s.append(time.monotonic() - begun_s)
+        took_s.append(worked_s() - begun_s)
     print(f"{path}: {1000 * statistics.median(took_s):.0f} ms, {len(text)} B")
     assert part in text
     assert len(text) < 250_000
@@ -98,9 +104,9 @@ def at_terminal(dashboard: Dashboard, *words: str) -> str:
 def test_the_queue_is_seen_page_by_page_within_a_second(large: Dashboard) -> None:
     took_s = []
     for _ in range(TRIES):
-        begun_s = time.monotonic()
+        begun_s = worked_s()
         shown = at_terminal(large, "queue")
-        took_s.append(time.monotonic() - begun_s)
+        took_s.append(worked_s() - begun_s)
     print(f"queue at a terminal: {min(took_s):.2f} s, median {statistics.median(took_s):.2f} s")
     assert "of 10,001 jobs; the next: --after j-" in shown
     assert len(shown) < 100_000
@@ -113,13 +119,13 @@ def test_the_queue_is_seen_page_by_page_within_a_second(large: Dashboard) -> Non
 def test_a_pipe_gets_every_job_and_every_letter(large: Dashboard) -> None:
     """Neither a terminal that is narrow nor the number of jobs shortens what another program reads.
 
-    What it costs the one who asks is told in seconds of the processor, which others' work spares.
+    Who asks and the service are told in one sum.
     """
-    before_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    before_s = worked_s()
     said = asked(large, "queue")
-    took_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before_s
+    took_s = worked_s() - before_s
     print(f"queue into a pipe: {took_s:.2f} s of the processor")
-    assert took_s < 2 * MOST_QUEUE_S
+    assert took_s < 3 * MOST_QUEUE_S
     assert said.stderr == ""
     rows = [line.split() for line in said.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == [f"j-{number + 1}" for number in range(JOBS + 1)]
