@@ -195,3 +195,61 @@ def test_caps_and_predictions_need_what_the_commands_need(tmp_path: Path) -> Non
         wh.allocate(points, 150, count="volts")
     with pytest.raises(wh.UserError, match="cap"):
         wh.predict(tmp_path, gpu="V100", model="resnet50", tdp=250, cap="300W")
+
+
+def own_order(given: Any) -> Any:
+    """A scheduler of the caller: ours, under another name."""
+    from wattherd.experiments.schedule.simulators import preset
+
+    return preset("none").scheduler("srtf", given)
+
+
+def test_a_function_is_a_scheduler_beside_ours() -> None:
+    found = wh.simulate(ROWS, CLUSTER, ["srtf", own_order], budget=900)
+    ours, own = figures(found)
+    assert own["policy"] == "own-order"
+    assert {**own, "policy": ""} == {**ours, "policy": ""}
+    assert found.explain("j3", policy="own-order").state == "Succeeded"
+    (alone,) = figures(wh.simulate(ROWS, CLUSTER, own_order, budget=900))
+    assert alone == own
+
+
+def test_a_function_that_makes_no_scheduler_is_told(tmp_path: Path) -> None:
+    def srtf(given: Any) -> Any:
+        return None
+
+    with pytest.raises(wh.UserError, match="is a scheduler of ours"):
+        wh.simulate(ROWS, CLUSTER, [srtf])
+    with pytest.raises(wh.UserError, match="is no policy"):
+        wh.simulate(ROWS, CLUSTER, [lambda given: None])
+    with pytest.raises(wh.UserError, match="is no policy"):
+        wh.simulate(ROWS, CLUSTER, [3])  # type: ignore[list-item]
+
+    def nothing(given: Any) -> Any:
+        return None
+
+    with pytest.raises(wh.UserError, match="has no `plan`"):
+        wh.simulate(ROWS, CLUSTER, [nothing])
+
+
+def test_results_print_their_tables_and_show_their_plots(tmp_path: Path) -> None:
+    found = wh.simulate(ROWS, CLUSTER, "srtf", budget=900)
+    assert repr(found) == repr(found.summary)
+    assert "waited" in repr(found.explain("j3")).splitlines()[-1]
+    assert set(found.plots) >= {"completion", "gpus", "power-srtf"}
+    plot = found.plots["power-srtf"]
+    assert plot._repr_svg_().startswith("<svg")
+    assert plot.save(tmp_path / "new" / "a.svg").read_text().startswith("<?xml")
+    with pytest.raises(wh.UserError, match="is no SVG"):
+        plot.save(tmp_path / "a.png")
+    with pytest.raises(wh.UserError, match="cannot be written"):
+        plot.save(tmp_path / "new" / "a.svg" / "b.svg")
+    assert plot._repr_svg_() not in found._repr_html_()
+    assert found.plots["completion"]._repr_svg_() in found._repr_html_()
+
+
+def test_columns_are_chosen_by_name() -> None:
+    table = wh.Table.of_rows(ROWS).select("gpus", "id")
+    assert table.columns == ("gpus", "id")
+    with pytest.raises(wh.UserError, match=r"no column 'gpu'.*did you mean 'gpus'"):
+        table.select("gpu")

@@ -1,8 +1,9 @@
-"""`wattherd examples`: job files, training programs and scenarios that come with the package."""
+"""`wattherd examples`: job files, programs, notebooks and scenarios that come with the package."""
 
 from __future__ import annotations
 
 import filecmp
+import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from wattherd.cli.tables import print_table
 from wattherd.errors import UserError
 from wattherd.spelling import hint_for
 
-KINDS = frozenset({".csv", ".py", ".toml", ".yaml"})
+KINDS = frozenset({".csv", ".ipynb", ".py", ".toml", ".yaml"})
 
 
 @click.group()
@@ -81,10 +82,13 @@ def folder() -> Path:
 
 
 def _what(path: Path) -> str:
-    """The first line that tells what it is, or the columns of a table."""
+    """The first line that tells what it is, the title of a notebook, or the columns of a table."""
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     if path.suffix == ".csv":
         return f"A table: {first.replace(',', ', ')}"
+    if path.suffix == ".ipynb":
+        heading = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"][0]
+        return str(heading).strip("# \n")
     return first.strip('"# ').removesuffix('"""')
 
 

@@ -153,14 +153,6 @@ def explain(*, directory: Path, job: str, policy: str | None, output: str) -> No
     account = account_of(fresh_core(document, chosen), events, job)
     if printed(explain_document(account, chosen), output):
         return
-    _show_story(job, chosen, explain_document(account, chosen))
-
-
-def _show_story(job: str, policy: str, told: Mapping[str, Any]) -> None:
-    from wattherd.units import show_seconds
-
-    click.echo(f"{job} under {policy}: {told['state']}")
-    for line in told["story"]:
-        click.echo(f"{line['at_s']:>12,.0f} s  {line['what']}")
-    waited = [f"{show_seconds(s)} {code}" for code, s in told["waited_s"].items() if s > 0]
-    click.echo(f"waited {', '.join(waited) if waited else 'not at all'}")
+    click.echo(f"{job} under {chosen}: {account.state}")
+    for line in account.text():
+        click.echo(line)

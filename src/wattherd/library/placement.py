@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.experiments.placement.pack import Experiment, MeasuredPack, document, run_all
 from wattherd.experiments.placement.policies import place_policy
 from wattherd.library.inputs import Source, input_file
+from wattherd.library.plot import Plot, first_html, plots
 from wattherd.library.table import Cell, Table
-from wattherd.report.page import write_report
+from wattherd.report.page import plots_as_svg, write_report
 from wattherd.store.run_dir import PACK_FILE, RunDir
 from wattherd.workload.impossible_requests import never_fits
 from wattherd.workload.openb import read_nodes, read_pods
@@ -60,13 +61,13 @@ def pack(
     return Packing(experiment=experiment, runs=runs, files=files)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Packing:
     """What each policy made of the same arrivals."""
 
-    experiment: Experiment = field(repr=False)
-    runs: tuple[MeasuredPack, ...] = field(repr=False)
-    files: tuple[str, str] = field(repr=False)
+    experiment: Experiment
+    runs: tuple[MeasuredPack, ...]
+    files: tuple[str, str]
 
     @property
     def summary(self) -> Table:
@@ -106,8 +107,19 @@ class Packing:
         with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
             return write_report(self.save(folder), out=Path(page))[0]
 
+    @property
+    def plots(self) -> dict[str, Plot]:
+        """The plots of the report by name."""
+        with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
+            return plots(plots_as_svg(self.save(folder)))
+
+    def __repr__(self) -> str:
+        """The summary, as a table prints itself."""
+        return repr(self.summary)
+
     def _repr_html_(self) -> str:
-        return self.summary._repr_html_()
+        """In a notebook: the figures, and the first plot of the report."""
+        return self.summary._repr_html_() + first_html(self.plots)
 
 
 def _figures(run: MeasuredPack) -> dict[str, Cell]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,18 @@ from wattherd.errors import UserError
 from wattherd.experiments.schedule.assumptions import assumptions
 from wattherd.experiments.schedule.compare import mark_front
 from wattherd.experiments.schedule.explain import JobStory, explain
+from wattherd.experiments.schedule.plugin_policies import scheduler_from
 from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup, core_config, simulate
 from wattherd.experiments.schedule.run_files import keep_logs, keep_runs, run_document
+from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.setup import setting_of
 from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
 from wattherd.experiments.schedule.workloads import TIMED
 from wattherd.library.inputs import Source, input_file
+from wattherd.library.plot import Plot, first_html, plots
 from wattherd.library.table import Cell, Table
-from wattherd.report import theme
-from wattherd.report.charts import Chart
-from wattherd.report.export import standalone
-from wattherd.report.page import write_report
-from wattherd.report.schedule_charts import sim_charts
-from wattherd.report.schedule_runs import load_sim
+from wattherd.policy.contract import Planner
+from wattherd.report.page import plots_as_svg, write_report
 from wattherd.sim import usage_levels
 from wattherd.spelling import hint_for
 from wattherd.store.run_dir import RunDir
@@ -41,6 +41,9 @@ from wattherd.workload.scenario import (
 )
 
 JOBS_FILE = "jobs.jsonl"
+MakePlanner = Callable[[SchedulerContext], Planner | BuiltScheduler]
+"""What the entry point `wattherd.schedule` of a package names."""
+Policy = str | MakePlanner
 Watts = str | float | int
 """`40kW`, steps `0:40kW,2h:30kW`, or a number of watts."""
 
@@ -48,7 +51,7 @@ Watts = str | float | int
 def run_schedulers(
     jobs: Source,
     cluster: str,
-    policies: str | Sequence[str] = ("fifo-backfill",),
+    policies: Policy | Sequence[Policy] = ("fifo-backfill",),
     *,
     budget: Watts | None = None,
     power: str = "water-filling",
@@ -66,7 +69,8 @@ def run_schedulers(
         jobs: a file, a frame with its columns, or rows (docs/reference/job-files.md): `id` and
             `submit_s` at least, in order of submission.
         cluster: `8x8:V100M16,4x8:A100` (nodes x GPUs : model) or `V100M16=8`.
-        policies: schedulers of the preset; `wattherd policies` lists them.
+        policies: schedulers of the preset (`wattherd policies` lists them), or functions that make
+            one of your own (docs/guides/plugins.md), called as the function is.
         budget: watts for all GPUs, constant or in steps; None for no limit.
         power: how watts are shared.
         format: of the job file; `native` unless it is another's.
@@ -83,11 +87,15 @@ def run_schedulers(
     """
     chosen = preset or ("none" if format in TIMED else None)
     budgets = [budget_text(budget)]
+    given = (
+        policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
+    )
+    wanted = [_named(policy) for policy in given]
     with input_file(jobs, "jobs", lines=True) as file:
         document: dict[str, Any] = {
             "cluster": cluster,
             "jobs": {"file": str(file), "format": format},
-            "policies": [policies] if isinstance(policies, str) else list(policies),
+            "policies": [name for name, _ in wanted],
             "budgets": budgets,
             "power": [power],
             "seed": seed,
@@ -101,7 +109,8 @@ def run_schedulers(
             if power_profiles is not None:
                 measured = stack.enter_context(input_file(power_profiles, "power_profiles"))
                 document["jobs"]["power_profiles"] = str(measured)
-            found = _run(beside(validated(document, "simulate"), Path()))
+            scenario = beside(validated(document, "simulate"), Path())
+            found = _run(scenario, {name: make for name, make in wanted if make is not None})
         return found if isinstance(jobs, str | Path) else replace(found, frame=file.read_text())
 
 
@@ -118,24 +127,46 @@ def budget_text(budget: Watts | None) -> str | None:
     return f"{budget:g}W" if abs(budget) < 1e5 else f"{round(budget)}W"
 
 
-def _run(scenario: Scenario) -> Simulation:
+def _named(policy: Policy) -> tuple[str, MakePlanner | None]:
+    """A policy's name, and what makes it where it is the caller's own."""
+    if isinstance(policy, str):
+        return policy, None
+    name = getattr(policy, "__name__", "").replace("_", "-").strip("-<>")
+    if not callable(policy) or name in ("", "lambda"):
+        hint = "a name, or a function of the workload that makes a planner"
+        raise UserError(f"{policy!r} is no policy", field="policies", hint=hint)
+    return name, policy
+
+
+def _same(make: MakePlanner) -> MakePlanner:
+    return make
+
+
+def _run(scenario: Scenario, own: Mapping[str, MakePlanner]) -> Simulation:
     budget, power = scenario.budgets[0], scenario.power[0]
     setting = setting_of(scenario, budget=budget, power=power, record=True)
-    setting = replace(setting, history=True)
+    schedulers = dict(setting.preset.schedulers)
+    for name, make in own.items():
+        if name in schedulers:
+            hint = "call the function otherwise"
+            raise UserError(f"{name!r} is a scheduler of ours", field="policies", hint=hint)
+        schedulers[name] = scheduler_from(name, partial(_same, make))
+    preset = replace(setting.preset, schedulers=schedulers)
+    setting = replace(setting, history=True, preset=preset)
     for name in scenario.policies:
         setting.preset.scheduler(name, setting.given)
     runs = tuple(simulate(setting, name) for name in scenario.policies)
     return Simulation(scenario=scenario, runs=runs, setting=setting)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulation:
     """What became of the jobs under each scheduler; times in seconds, energy in joules."""
 
     scenario: Scenario
-    runs: tuple[ComparedRun, ...] = field(repr=False)
-    setting: ComparisonSetup = field(repr=False)
-    frame: str = field(default="", repr=False)
+    runs: tuple[ComparedRun, ...]
+    setting: ComparisonSetup
+    frame: str = ""
     """The jobs as JSON lines, where they came from no file."""
 
     @property
@@ -232,18 +263,19 @@ class Simulation:
         with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
             return write_report(self.save(folder, log=False), out=Path(page))[0]
 
+    @property
+    def plots(self) -> dict[str, Plot]:
+        """The plots of the report by name, such as `completion` and `gpus`."""
+        with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
+            return plots(plots_as_svg(self.save(folder, log=False)))
+
+    def __repr__(self) -> str:
+        """The summary, as a table prints itself."""
+        return repr(self.summary)
+
     def _repr_html_(self) -> str:
         """In a notebook: the figures, and the first plot of the report."""
-        with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
-            found = load_sim(self.save(folder, log=False))
-            numbers = theme.series_numbers(found.policies)
-            series = theme.series_count(numbers)
-            pictures = [_picture(chart, series) for chart in sim_charts(found, numbers)[:1]]
-        return "".join([self.summary._repr_html_(), *pictures])
-
-
-def _picture(chart: Chart, series: int) -> str:
-    return standalone(chart, series, chart.key).partition("\n")[2]
+        return self.summary._repr_html_() + first_html(self.plots)
 
 
 def _flat(row: Mapping[str, object]) -> dict[str, Cell]:
@@ -265,7 +297,7 @@ def _cells(columns: Iterable[str], row: Iterable[object]) -> dict[str, Cell]:
 # Comparisons --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
     """Every scheduler with every way of sharing every budget of a scenario."""
 
@@ -274,6 +306,10 @@ class Comparison:
     """A row for each; `on_front` marks the Pareto front of completion time and energy."""
     assumptions: tuple[str, ...] = ()
     """What the figures take for granted: delays, priors of watts and speed, floors."""
+
+    def __repr__(self) -> str:
+        """The runs, as a table prints itself."""
+        return repr(self.runs)
 
     def _repr_html_(self) -> str:
         return self.runs._repr_html_()

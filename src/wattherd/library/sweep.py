@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import index
 from pathlib import Path
@@ -38,12 +38,12 @@ Caching = bool | str | Path
 """True for the user's folder, False for none, or a folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SweptRuns:
     """A row for each cell of the grid, in its order, whatever became of the cell."""
 
-    cells: tuple[SweptCell, ...] = field(repr=False)
-    command: str = field(default="wattherd.sweep", repr=False)
+    cells: tuple[SweptCell, ...]
+    command: str = "wattherd.sweep"
 
     @property
     def runs(self) -> Table:
@@ -83,6 +83,10 @@ class SweptRuns:
         if parquet:
             runs.write_parquet(out / "sweep.parquet")
         return out
+
+    def __repr__(self) -> str:
+        """The rows, as a table prints itself."""
+        return repr(self.runs)
 
     def _repr_html_(self) -> str:
         return self.runs._repr_html_()

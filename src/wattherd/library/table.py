@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
+from wattherd.spelling import hint_for
 
 Cell = str | int | float | bool | None
 _SHOWN = 20
@@ -70,6 +71,19 @@ class Table:
             KeyError: there is none of that name.
         """
         return list(self._columns[name])
+
+    def select(self, *names: str) -> Table:
+        """Only these columns, in this order.
+
+        Raises:
+            UserError: there is none of a name.
+        """
+        for name in names:
+            if name not in self._columns:
+                raise UserError(
+                    f"no column {name!r}", field="select", hint=hint_for(name, self._columns)
+                )
+        return Table({name: self._columns[name] for name in names})
 
     def where(self, **equal: Cell) -> Table:
         """The rows whose cells are so."""

@@ -19,7 +19,7 @@ from wattherd.report import bars, heatmap, table, theme
 from wattherd.report.charts import Chart, trace_charts
 from wattherd.report.cluster import read_final
 from wattherd.report.compare import CompareRow, comparison_table, trace_rows
-from wattherd.report.export import write_plots
+from wattherd.report.export import standalone, write_plots
 from wattherd.report.findings import pack_findings
 from wattherd.report.heatmap import READING, Panel, draw_map, panels
 from wattherd.report.rendering import PlotFigure, environment, figure, markup
@@ -109,6 +109,16 @@ def write_report(
     except OSError as problem:
         where = str(problem.filename or page)
         raise UserError(f"cannot be written: {problem.strerror}", where=where) from None
+
+
+def plots_as_svg(directory: Path) -> dict[str, str]:
+    """The plots of a run directory by name, each an SVG document of its own.
+
+    Raises:
+        UserError: the directory cannot be used.
+    """
+    content = _sim_content(directory) if holds_sim(directory) else _pack_content(directory)
+    return {name: standalone(chart, content.series, name) for name, chart in content.plots.items()}
 
 
 def _check_formats(formats: Sequence[str]) -> None:

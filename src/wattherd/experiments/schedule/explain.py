@@ -6,7 +6,7 @@ waited, is told on the way (`explain`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from wattherd.model.command import (
 from wattherd.model.event import Event, JobSubmitted
 from wattherd.spelling import hint_for
 from wattherd.store.event_log import digest
-from wattherd.units import counted, show_ahead
+from wattherd.units import counted, show_ahead, show_seconds
 from wattherd.workload.scenario import validated
 
 SCHEMA = "wattherd.explain/1"
@@ -46,7 +46,7 @@ class StoryLineText:
     what: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class JobStory:
     """The life of one job: lines in order of time, and seconds waited by reason code."""
 
@@ -57,6 +57,17 @@ class JobStory:
     _since_s: float = 0.0
     _code: str = ""
     _reason: str = ""
+
+    def text(self) -> Iterator[str]:
+        """What happened, line by line, and how long the job waited for what."""
+        for line in self.lines:
+            yield f"{line.at_s:>12,.0f} s  {line.what}"
+        waited = [f"{show_seconds(s)} {code}" for code, s in self.waited_s.items() if s > 0]
+        yield f"waited {', '.join(waited) if waited else 'not at all'}"
+
+    def __repr__(self) -> str:
+        """All of it, to be read."""
+        return "\n".join([f"{self.job_id}: {self.state}", *self.text()])
 
     def hear(self, core: Core, record: JobRecord | None, commands: Iterable[Command]) -> None:
         """Note what one event did to the job."""

@@ -39,8 +39,14 @@ def schedulers() -> Mapping[str, SchedulerOf]:
 
 
 def _scheduler_of(name: str) -> SchedulerOf:
+    return scheduler_from(name, lambda: loaded("schedule", name))
+
+
+def scheduler_from(name: str, find: Callable[[], object]) -> SchedulerOf:
+    """A scheduler that is not ours, guarded as one; `find` gives what makes its planner."""
+
     def build(given: SchedulerContext) -> BuiltScheduler:
-        make = loaded("schedule", name)
+        make = find()
         if not callable(make):
             raise _wrong("schedule", name, "makes no planner: it cannot be called")
         made = make(given)
@@ -83,8 +89,14 @@ def notes(seam: str) -> dict[str, str]:
     return found
 
 
+def _place(seam: str, name: str) -> str:
+    """Where a package announces it; a caller's own function is announced nowhere."""
+    entry = announced(seam).get(name)
+    return "" if entry is None else entry.value
+
+
 def _wrong(seam: str, name: str, problem: str) -> UserError:
-    return UserError(problem, where=announced(seam)[name].value, field=name, hint=GUIDE)
+    return UserError(problem, where=_place(seam, name), field=name, hint=GUIDE)
 
 
 class _Complaints:
