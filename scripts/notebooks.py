@@ -22,6 +22,7 @@ import json
 import os
 import posixpath
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -92,11 +93,8 @@ def run_cell(source: str, names: dict[str, Any], where: str = "cell") -> RunCell
 
 
 def _shell(command: str) -> None:
-    folder = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
-    done = subprocess.run(
-        command, shell=True, env=env, stdout=subprocess.PIPE, text=True, check=False
-    )
+    ours = re.sub(r"^wattherd\b", f"{shlex.quote(sys.executable)} -m wattherd", command)
+    done = subprocess.run(ours, shell=True, stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout, end="")
     if done.returncode:
         raise ChildProcessError(f"{command}: exit code {done.returncode}")

@@ -1,6 +1,6 @@
 """Measure how easy the pages are to read: sentence length, passives, subjects that are pronouns.
 
-    python scripts/readability.py [PAGE ...] [--json] [--show]
+    python scripts/readability.py [PAGE ...] [--json] [--show] [--before COMMIT]
 
 Counted is prose only: no code blocks, tables, headings, comments; a list item is a paragraph. The
 rules are rules of thumb and stay as they are, so that numbers of different days can be compared:
@@ -15,6 +15,8 @@ A page keeps to `BAR`, or to what readability.json allows it: pages that stood a
 that file was written. `--hold` writes it anew, never to allow more; test_readability.py holds
 every page to both.
 
+`--before` measures the pages of an earlier commit beside those of today.
+
 `--show` prints the sentences that count as long, passive or begun by a pronoun.
 """
 
@@ -24,6 +26,7 @@ import argparse
 import json
 import math
 import re
+import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -257,7 +260,11 @@ def main() -> None:
     told.add_argument("--json", action="store_true")
     told.add_argument("--show", action="store_true", help="sentences that count")
     told.add_argument("--hold", action="store_true", help="write readability.json")
+    told.add_argument("--before", metavar="COMMIT", help="measure its pages beside today's")
     given = told.parse_args()
+    if given.before:
+        compare(given.before, given.pages or pages())
+        return
     texts = {
         name_of(one): sentences_of(one.read_text(encoding="utf-8"))
         for one in given.pages or pages()
@@ -283,6 +290,42 @@ def main() -> None:
             said += "S" * begins_with_a_pronoun(sentence)
             if said:
                 print(f"{name}: {said}: {sentence}")
+
+
+def compare(commit: str, today: Sequence[Path]) -> None:
+    """Print the pages of a commit beside those of today, and the sums of all.
+
+    A page that was not there then, or was made by a program, has no figures of then.
+    """
+    gathered: tuple[list[str], list[str]] = ([], [])
+    print(f"{'sentences':>11} {'median':>8} {'long':>11} {'passive':>11} {'pronoun':>11}")
+    for page in today:
+        text = _git_show(commit, name_of(page))
+        then = sentences_of(text) if text and not is_made(text) else []
+        now = sentences_of(page.read_text(encoding="utf-8"))
+        gathered[0].extend(then)
+        gathered[1].extend(now)
+        print(_beside(then, now), name_of(page))
+    print(_beside(*gathered), "all")
+
+
+def _git_show(commit: str, name: str) -> str:
+    command = ["git", "-C", str(REPOSITORY), "show", f"{commit}:{name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def _beside(then: Sequence[str], now: Sequence[str]) -> str:
+    before, after = measured(then), measured(now)
+    none = not then
+
+    def share(name: str) -> str:
+        old = "-" if none else f"{getattr(before, name):.0%}"
+        return f"{old} > {getattr(after, name):.0%}".rjust(11)
+
+    counts = f"{'-' if none else before.sentences} > {after.sentences}".rjust(11)
+    medians = f"{'-' if none else f'{before.median_words:.0f}'} > {after.median_words:.0f}"
+    shares = " ".join(share(name) for name in ("long", "passive", "pronoun"))
+    return f"{counts} {medians.rjust(8)} {shares} "
 
 
 def weight(one: Readability) -> float:

@@ -1,12 +1,14 @@
-"""Write the reference pages of settings, options and chart values, as pages of docs/reference.
+"""Write the pages of docs/reference on settings, options, chart values and labels.
 
 serve.md is made of the configuration's fields, options.md of the command line, chart.md of the
-chart's values, their comments and their schema. Nothing on these pages is written by hand;
+chart's values, their comments and their schema, labels.md of the names in kube/api. Nothing on
+these pages is written by hand;
 tests/unit/test_references.py says when one is stale, and that no description is missing.
 """
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import json
@@ -24,6 +26,7 @@ from pydantic.fields import FieldInfo
 
 from wattherd.cli.main import cli
 from wattherd.cli.serve import serve as serve_command
+from wattherd.kube.api import names
 from wattherd.server.settings.config import ServeConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -39,14 +42,19 @@ TIME = r"[0-9.]+(s|min|h|d)"
 
 
 def main() -> None:
-    """Write all three."""
+    """Write them all."""
     for name, text in pages().items():
         (REFERENCE / name).write_text(text, encoding="utf-8")
 
 
 def pages() -> dict[str, str]:
     """Names below docs/reference, and texts."""
-    return {"serve.md": serve_page(), "options.md": options_page(), "chart.md": chart_page()}
+    return {
+        "serve.md": serve_page(),
+        "options.md": options_page(),
+        "chart.md": chart_page(),
+        "labels.md": labels_page(),
+    }
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -352,6 +360,68 @@ def comments(text: str) -> dict[str, str]:
         found[".".join(name for _, name in path)] = said_here
         above = []
     return found
+
+
+# Labels and annotations -------------------------------------------------------------------------
+
+
+def labels_page() -> str:
+    """Every label, annotation and resource that has a name in `kube/api/names.py`."""
+    head = f"""# Labels and annotations on Kubernetes
+
+{MADE}
+Names that begin with `wattherd.dev/` are ours. Programs write and read the names that end in `-w`
+or are `watts`: they hold a plain number of watts. People write the other watts and times: those
+hold a text with its unit, such as `300W` or `2min`. Where the chart's `reserving` is on, only
+wattherd's own accounts may write what wattherd itself puts on pods
+([rights](../guides/kubernetes-rights.md)).
+"""
+    ours, theirs = [], []
+    for section, rows in label_names().items():
+        own = [row[:3] for row in rows if row[0].startswith(names.OURS)]
+        others = [(row[0],) for row in rows if not row[0].startswith(names.OURS)]
+        named = [(_code(name), *rest) for name, *rest in own]
+        if own:
+            ours.append(f"## {section}\n\n{table(('name', 'kind', 'what it says'), named)}")
+        if others:
+            read = ", ".join(_code(name) for (name,) in others)
+            theirs.append(f"* **{section}**: {read}\n")
+    told = "## Names of others that are read\n\n"
+    return "\n".join([head, *ours, told + "".join(theirs)])
+
+
+def label_names() -> dict[str, list[tuple[str, str, str]]]:
+    """Name, kind and meaning below each heading of the module, in its order."""
+    source = inspect.getsource(names)
+    headings = {
+        number: line[2:].rstrip(".")
+        for number, line in enumerate(source.splitlines(), start=1)
+        if line.startswith("# ")
+    }
+    body = ast.parse(source).body
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for one, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(one, ast.Assign) or not isinstance(one.targets[0], ast.Name):
+            continue
+        value = getattr(names, one.targets[0].id)
+        told = _docstring(following)
+        above = [heading for line, heading in headings.items() if line < one.lineno]
+        alone = not isinstance(value, tuple)
+        known = {name for rows in found.values() for name, _, _ in rows}
+        for name in [value] if alone else value:
+            if name != names.OURS and re.search(r"[./]", name) and (alone or name not in known):
+                kind, colon, said = told.partition(": ")
+                said = said if colon else told
+                row = (name, kind if colon else "", said[:1].upper() + said[1:])
+                found.setdefault(above[-1], []).append(row)
+    return found
+
+
+def _docstring(node: ast.stmt | None) -> str:
+    """What stands behind an assignment."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return " ".join(str(node.value.value).split())
+    return ""
 
 
 if __name__ == "__main__":

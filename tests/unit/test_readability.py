@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -134,3 +135,25 @@ def test_figures_are_those_counted_by_hand() -> None:
     one = MEASURE.measured(["It is cut now.", *told])
     assert (one.sentences, one.median_words, one.p90_words) == (6, 5, 26)
     assert (one.long, one.passive, one.pronoun) == (1 / 6, 1 / 6, 1 / 6)
+
+
+def test_pages_are_measured_beside_those_of_an_earlier_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    (tmp_path / "a.md").write_text("The pod was bound by us. It is a pod of ours.\n")
+    git("add", "a.md")
+    git("commit", "--quiet", "-m", "then")
+    (tmp_path / "a.md").write_text("The scheduler binds the pod.\n")
+    (tmp_path / "b.md").write_text("There is a new page here.\n")
+    monkeypatch.setattr(MEASURE, "REPOSITORY", tmp_path)
+    MEASURE.compare("HEAD", [tmp_path / "a.md", tmp_path / "b.md"])
+    head, one, other, both = capsys.readouterr().out.splitlines()
+    assert head.split() == ["sentences", "median", "long", "passive", "pronoun"]
+    assert " ".join(one.split()) == "2 > 1 6 > 5 0% > 0% 50% > 0% 50% > 0% a.md"
+    assert " ".join(other.split()) == "- > 1 - > 6 - > 0% - > 0% - > 100% b.md"
+    assert " ".join(both.split()) == "2 > 2 6 > 5 0% > 0% 50% > 0% 50% > 50% all"

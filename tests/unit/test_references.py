@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from wattherd.cli.main import COMMANDS
 from wattherd.cli.schema import KINDS
+from wattherd.kube.api import names
 from wattherd.server.settings.config import ServeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,11 +38,16 @@ def references_module() -> ModuleType:
 
 
 MADE = references_module()
+ELSEWHERE = {
+    "wattherd.dev/v",  # v1alpha1, of our own kinds
+    "wattherd.dev/configuration",
+}
+"""What begins so and is no label."""
 MODELS: list[tuple[str, type[BaseModel]]] = [("", ServeConfig), *MADE.nested(ServeConfig)]
 COMMAND_LIST: list[tuple[str, click.Command]] = list(MADE.commands())
 
 
-@pytest.mark.parametrize("name", ["serve.md", "options.md", "chart.md"])
+@pytest.mark.parametrize("name", ["serve.md", "options.md", "chart.md", "labels.md"])
 def test_a_reference_is_what_the_script_writes(name: str) -> None:
     written = (REFERENCE / name).read_text(encoding="utf-8")
     assert written == MADE.pages()[name], "stale: run python scripts/references.py"
@@ -107,3 +114,25 @@ def test_a_comment_is_of_the_line_that_it_stands_at() -> None:
         "b.d": "",
         "b.e": "of e",
     }
+
+
+def test_every_name_of_ours_on_kubernetes_is_on_the_page_with_what_it_says() -> None:
+    page = (REFERENCE / "labels.md").read_text(encoding="utf-8")
+    known = {row[0]: row for rows in MADE.label_names().values() for row in rows}
+    for constant, value in vars(names).items():
+        if constant != "OURS" and str(value).startswith(names.OURS):
+            assert f"| `{value}` |" in page
+            assert known[value][2].strip(), f"{constant} has no docstring"
+    assert "| `wattherd.dev/gpu-cap` | Annotation | What each of its GPUs may draw" in page
+    assert "`kueue.x-k8s.io/queue-name`" in page.partition("Names of others")[2]
+
+
+def test_every_name_of_ours_in_the_sources_has_a_constant() -> None:
+    """A label that is spelt out in code or in a manifest would be missing on the page."""
+    known = {name for rows in MADE.label_names().values() for name, _, _ in rows}
+    spelt = set()
+    for folder, kind in (("src/wattherd/kube", "*.py"), ("deploy/kubernetes", "*.yaml")):
+        for path in (ROOT / folder).rglob(kind):
+            text = path.read_text(encoding="utf-8")
+            spelt |= set(re.findall(r"(?<![\w.])wattherd\.dev/[a-z][a-z-]*[a-z]\b", text))
+    assert spelt - known - ELSEWHERE == set()
