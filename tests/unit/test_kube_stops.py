@@ -78,11 +78,31 @@ def test_what_kueue_admitted_is_its_own_to_suspend(labels: dict[str, str]) -> No
     assert stop.owner is None
 
 
-def test_a_bare_pod_and_an_undone_gang_are_evicted() -> None:
-    bare, undone = pod("a", owner=None), pod("b")
+def test_a_bare_pod_is_evicted() -> None:
+    bare = pod("a", owner=None)
     assert [one.owner for one in stops_of(evicted(bare), known(bare))] == [None]
-    why = "pod b of its gang could not be bound"
-    assert [one.owner for one in stops_of(evicted(undone, why=why), known(undone))] == [None]
+
+
+def test_a_gang_that_could_not_start_is_suspended_and_no_pod_of_it_fails() -> None:
+    bound, waits = pod("a"), pod("b", on="")
+    (stop,) = stops_of(
+        evicted(bound, why="pod t/b of its gang could not be bound"), known(bound, waits)
+    )
+    assert stop.owner is not None
+
+
+def test_pods_that_were_told_to_go_before_do_not_stay() -> None:
+    """The bindings of a gang are seen one after another."""
+    before, now = pod("a"), pod("b")
+    (stop,) = stops_of(evicted(now), known(before, now), {before.metadata.uid})
+    assert stop.owner is not None
+
+
+def test_who_is_suspended_in_vain_is_evicted() -> None:
+    one = pod("a")
+    why = f"{StopReason.BUDGET_CUT}: its domain hall may draw 400 W"
+    (stop,) = stops_of(evicted(one, why=why), known(one))
+    assert stop.owner is None
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,9 @@ def stops_of(
     """Pods that are to go, by job; `pods` are all that are known, by uid.
 
     A job may be suspended for it if its turn is over as a whole: none of its pods that are on nodes
-    stays, and those that were `told` to go before (uids) do not. What Kueue admitted is Kueue's to
-    suspend.
+    stays, and those that were `told` to go before (uids) do not. So with a gang of which one pod
+    could not be bound: for a Job each of the others would have failed. What Kueue admitted is
+    Kueue's to suspend.
     """
     by_job: dict[str, list[EvictPod]] = {}
     for one in evictions:
@@ -101,11 +102,17 @@ def _job_of(pod: Pod) -> str:
     return (named or sorted(ids) or [pod.metadata.uid])[0]
 
 
+def is_undone(why: str) -> bool:
+    """Whether pods go as their gang could not start; other reasons begin with one word."""
+    return " " in why.partition(":")[0]
+
+
 def _stop_of(ones: Sequence[EvictPod], pods: Mapping[str, Pod], *, whole: bool) -> StopRun:
     known = [pods[one.uid] for one in ones if one.uid in pods]
     owner = owner_of(known[0]) if known else None
     theirs = any(pod.metadata.label(names.KUEUE_POD_SET) for pod in known)
-    suspends = whole and not theirs and all(one.why in _BY_CORE for one in ones)
+    turns = all(one.why in _BY_CORE or is_undone(one.why) for one in ones)
+    suspends = whole and not theirs and turns
     waits = all(one.why != StopReason.BUDGET_CUT for one in ones)
     return StopRun(
         evictions=tuple(ones),

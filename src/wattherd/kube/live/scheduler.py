@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
+from wattherd.kube.account.enforcement_tally import is_undone
 from wattherd.kube.account.power_metrics import (
     PREFIX,
     NodeDraws,
@@ -400,8 +401,8 @@ class LiveScheduler:
 
     async def _stop(self, order: StopRun) -> None:
         """Asked again when refused."""
-        reason = order.evictions[0].why.partition(":")[0]
-        told = _UNDONE if " " in reason else reason
+        why = order.evictions[0].why
+        told = _UNDONE if is_undone(why) else why.partition(":")[0]
         way = "evicted" if order.owner is None else "suspended"
         self.count("stopped_pods_total", told, way, by=len(order.evictions))
         refused = await self.steward.stop_run(order, self.seat.leads)
@@ -434,7 +435,7 @@ def _stopped(order: EvictPod) -> ReasonNotice:
     reason, colon, text = order.why.partition(": ")
     if colon and reason == BUDGET_CUT:
         return ReasonNotice(subject, reason, f"evicted: {text}", waits=False)
-    if " " in order.why:
+    if is_undone(order.why):
         return ReasonNotice(subject, _UNDONE, f"evicted: {order.why}", waits=False)
     why = _GONE_FOR.get(order.why, order.why)
     return ReasonNotice(subject, order.why, f"evicted: {why}", waits=False)
