@@ -14,84 +14,18 @@ import pytest
 pytest.importorskip("hatchling", reason="builds the package: of the development tools")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
+from plugin_packages import EXAMPLE, install, install_both
 from service.serving import WATTHERD, Serving
 
 pytestmark = pytest.mark.long
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin"
 JOBS = "\n".join(f"{'j' * (n % 3 + 1)}{n} at {n} on {1 + n % 2} for 600" for n in range(8)) + "\n"
 Call = Callable[..., subprocess.CompletedProcess[str]]
-
-BROKEN = '''
-"""What can be wrong."""
-
-
-class Raises:
-    def plan(self, view, draft):
-        raise KeyError("a\\nb")
-
-
-class Midway(Raises):
-    def plan(self, view, draft):
-        from wattherd.policy.contract import Share
-
-        for job in view.live():
-            draft.start(job, [Share(0, job.spec.roles[0].count)])
-        raise ValueError("halfway")
-
-
-class TooMuch:
-    """More than there is."""
-
-    def share(self, asks, watts):
-        return [ask.curve.max_w for ask in asks]
-
-
-class NoPlanner:
-    pass
-
-
-def raises(given):
-    return Raises()
-
-
-def midway(given):
-    return Midway()
-
-
-def nothing(given):
-    return NoPlanner()
-'''
-ENTRIES = """
-[wattherd.schedule]
-raises = broken:raises
-midway = broken:midway
-nothing = broken:nothing
-absent = broken:absent
-fifo = broken:raises
-[wattherd.power]
-too-much = broken:TooMuch
-[wattherd.meters]
-empty = broken
-"""
-
-
-def install(source: Path, target: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    how = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
-    subprocess.run([*pip, *how, str(source)], check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of installed packages: the example, and one with everything wrong."""
-    target = tmp_path_factory.mktemp("packages")
-    install(EXAMPLE, target)
-    (target / "broken.py").write_text(BROKEN)
-    about = target / "broken-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(ENTRIES)
-    return target
+    return install_both(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture

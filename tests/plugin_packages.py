@@ -1,0 +1,78 @@
+"""Packages of somebody else's, installed for a test: the example, and one with everything wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "plugin"
+BROKEN = '''
+"""What can be wrong."""
+
+
+class Raises:
+    def plan(self, view, draft):
+        raise KeyError("a\\nb")
+
+
+class Midway(Raises):
+    def plan(self, view, draft):
+        from wattherd.policy.contract import Share
+
+        for job in view.live():
+            draft.start(job, [Share(0, job.spec.roles[0].count)])
+        raise ValueError("halfway")
+
+
+class TooMuch:
+    """More than there is."""
+
+    def share(self, asks, watts):
+        return [ask.curve.max_w for ask in asks]
+
+
+class NoPlanner:
+    pass
+
+
+def raises(given):
+    return Raises()
+
+
+def midway(given):
+    return Midway()
+
+
+def nothing(given):
+    return NoPlanner()
+'''
+ENTRIES = """
+[wattherd.schedule]
+raises = broken:raises
+midway = broken:midway
+nothing = broken:nothing
+absent = broken:absent
+fifo = broken:raises
+[wattherd.power]
+too-much = broken:TooMuch
+[wattherd.meters]
+empty = broken
+"""
+
+
+def install(source: Path, target: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    how = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    subprocess.run([*pip, *how, str(source)], check=True, timeout=120)
+
+
+def install_both(target: Path) -> Path:
+    """The folder `target` with both packages; PYTHONPATH is to name it."""
+    install(EXAMPLE, target)
+    (target / "broken.py").write_text(BROKEN)
+    about = target / "broken-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(ENTRIES)
+    return target
