@@ -52,7 +52,7 @@ def test_its_own_tests_pass_by_the_kit(packages: Path) -> None:
         timeout=300, check=False, cwd=packages,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_it_is_listed_with_its_first_line(call: Call) -> None:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import itertools
+import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from wattherd.devices.knobs.contract import KnobLimits, KnobSetting, KnobUnit
 from wattherd.devices.meters import replay
 from wattherd.devices.meters.contract import MeterSample
+from wattherd.devices.signals import schedule
+from wattherd.devices.signals.contract import SourceContact, ToldLimits
+from wattherd.errors import UserError
 from wattherd.experiments.schedule.run import POWER_POLICIES
 from wattherd.experiments.schedule.simulators import preset
+from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.fifo_gang import FifoGang
 from wattherd.testing.conformance import (
     Nonconforming,
+    check_format,
+    check_knob,
     check_meter,
     check_power_policy,
     check_scheduler,
+    check_signal,
 )
+from wattherd.testing.timed_world import timed
 
 OURS = {
     name: make
@@ -158,3 +169,147 @@ def meter(value: Any, **more: Any) -> ModuleType:
 def test_what_a_meter_must_not_do_is_noticed(value: Any, said: str) -> None:
     with pytest.raises(Nonconforming, match=said):
         check_meter(meter(value), "mine://HOST")
+
+
+class Board:
+    """A knob of a board that does what it is told, but for what a test breaks."""
+
+    unit, step = KnobUnit.WATT, 1.0
+
+    def __init__(self, **broken: Any) -> None:
+        self.value, self.broken = 400.0, broken
+
+    def limits(self) -> KnobLimits:
+        lowest = self.broken.get("lowest", 100.0)
+        unit = self.broken.get("unit", self.unit)
+        return KnobLimits(unit=unit, lowest=lowest, highest=400.0, default=400.0, now=self.value)
+
+    def read(self) -> KnobSetting:
+        return KnobSetting(self.value, self.broken.get("state", {"value": self.value}))
+
+    def write(self, value: float) -> None:
+        self.value = value + self.broken.get("off_by", 0.0)
+
+    def put_back(self, state: Any) -> None:
+        if "forgets" not in self.broken:
+            self.value = state["value"]
+
+    def close(self) -> None:
+        if self.broken.get("closed"):
+            raise ValueError("closed already")
+        self.broken |= {"closed": True} if "closes_once" in self.broken else {}
+
+
+def knob(**broken: Any) -> ModuleType:
+    board = Board(**broken)
+    found: Any = SimpleNamespace(OPTIONS=frozenset(), driver=lambda _: board, board=board)
+    return found  # type: ignore[no-any-return]
+
+
+def test_a_knob_is_put_back_as_it_was_found() -> None:
+    module = knob()
+    module.board.value = 321.0
+    check_knob(module, "mine://HOST")
+    assert module.board.value == 321.0
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"lowest": 500.0}, "above the highest"),
+        ({"unit": KnobUnit.HERTZ}, "limits in Hz, orders in W"),
+        ({"off_by": 5.0}, "400 was ordered, 405 is read back"),
+        ({"forgets": True}, "put back"),
+    ],
+)
+def test_what_a_knob_must_not_do_is_noticed(broken: dict[str, Any], said: str) -> None:
+    with pytest.raises(Nonconforming, match=said):
+        check_knob(knob(**broken), "mine://HOST")
+
+
+def test_a_knob_of_a_state_that_cannot_be_kept_or_that_closes_once_is_noticed() -> None:
+    with pytest.raises(TypeError, match="JSON"):
+        check_knob(knob(state={"value": object()}), "mine://HOST")
+    with pytest.raises(ValueError, match="closed already"):
+        check_knob(knob(closes_once=True), "mine://HOST")
+
+
+def test_a_signal_of_ours_conforms(tmp_path: Path) -> None:
+    (tmp_path / "limits.csv").write_text("at,limit\n0,5kW\n")
+    ours: Any = SimpleNamespace(OPTIONS=schedule.OPTIONS, signal=schedule.ScheduleFile)
+    check_signal(ours, f"schedule:{tmp_path}/limits.csv?start=2026-01-01T00:00:00Z")
+
+
+class Silent:
+    """A signal whose answer is what a test gives it."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def told(self) -> Any:
+        return self.answer()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: None, "no ToldLimits"),
+        (lambda: 1 / 0, "an answer raised ZeroDivisionError"),
+        (lambda: time.sleep(0.15), "NoneType is no ToldLimits|took"),
+        (
+            lambda: ToldLimits(source="x", contact=SourceContact.HEARD, spans=((0, 1, 2),)),  # type: ignore[arg-type]
+            "no LimitPeriod",
+        ),
+    ],
+)
+def test_what_a_signal_must_not_do_is_noticed(answer: Any, said: str) -> None:
+    module: Any = SimpleNamespace(OPTIONS=frozenset(), signal=lambda *_: Silent(answer))
+    with pytest.raises(Nonconforming, match=said):
+        check_signal(module, "mine://HOST")
+
+
+def words(path: Path) -> list[JobSpec]:
+    """A format as a package would add one: an id and seconds in each line."""
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        name, _, lasts = line.partition(" ")
+        if not lasts.isdigit():
+            raise UserError("is no job", where=f"{path}:{number}")
+        found.append(timed(name, 1, lasts_s=float(lasts)))
+    return found
+
+
+def test_a_format_conforms(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text("a 10\nb 20\n")
+    bad.write_text("a 10\nnonsense\n")
+    check_format(words, good, bad)
+    for text, said in (("a 10\na 20\n", "several jobs are called"), ("", "gave no jobs")):
+        good.write_text(text)
+        with pytest.raises(Nonconforming, match=said):
+            check_format(words, good, bad)
+    good.write_text("a 10\n")
+
+    def raising() -> list[JobSpec]:
+        raise IndexError("row 7")
+
+    turns = itertools.count()
+    with pytest.raises(Nonconforming, match="other jobs next time"):
+        check_format(lambda path: [timed(f"j{next(turns)}", 1, lasts_s=5.0)], good, bad)
+    with pytest.raises(Nonconforming, match="raised IndexError"):
+        check_format(lambda path: words(path) if path == good else raising(), good, bad)
+    with pytest.raises(Nonconforming, match="as if it were none"):
+        check_format(lambda path: words(good), good, bad)
+    with pytest.raises(Nonconforming, match="is no JobSpec"):
+        check_format(lambda path: ["a"], good, bad)  # type: ignore[list-item]
+
+    def nameless(path: Path) -> list[JobSpec]:
+        if path == bad:
+            raise UserError("is no job")
+        return words(path)
+
+    with pytest.raises(Nonconforming, match="does not name the file"):
+        check_format(nameless, good, bad)

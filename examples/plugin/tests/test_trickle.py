@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from trickle import meter
+from trickle.jobs import read
 from trickle.power import SquareRoot
 from trickle.schedule import make
 
-from wattherd.testing.conformance import check_meter, check_power_policy, check_scheduler
+from wattherd.testing.conformance import (
+    check_format,
+    check_meter,
+    check_power_policy,
+    check_scheduler,
+)
 
 
 def test_the_scheduler_conforms() -> None:
@@ -22,3 +28,10 @@ def test_the_power_policy_conforms() -> None:
 def test_the_meter_conforms(tmp_path: Path) -> None:
     (tmp_path / "watts").write_text("123.4\n")
     check_meter(meter, f"file://{tmp_path}/watts")
+
+
+def test_the_format_conforms(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text("resnet at 0 on 4 for 3600\n")
+    bad.write_text("resnet whenever\n")
+    check_format(read, good, bad)

@@ -1,4 +1,6 @@
-"""What a scheduler, a power policy or a meter of your own must do, as checks to call from a test.
+"""What schedulers, power policies, instruments and formats of your own must do, as checks.
+
+A test calls them:
 
     from wattherd.testing.conformance import check_scheduler
 
@@ -12,17 +14,25 @@ They are fixed samples of small worlds, so that a failure can be looked at; ours
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from wattherd.devices.knobs.contract import KnobDriver
 from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.meters.registry import Maker
+from wattherd.devices.signals.contract import LimitSignal, SignalSite, ToldLimits
 from wattherd.devices.wire.clock import SYSTEM
-from wattherd.devices.wire.uri import parse
+from wattherd.devices.wire.uri import Uri, parse
+from wattherd.engine.power.limit_timeline import LimitPeriod
+from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
@@ -208,10 +218,7 @@ def check_meter(
         Nonconforming: an option that it does not name, a reading that is no finite number, one
             from the future, one that takes too long, or a driver that cannot be closed twice.
     """
-    uri = parse(address)
-    options: Any = getattr(module, "OPTIONS", None)
-    _require(options is not None, "the module names no `OPTIONS`")
-    uri.allow(options)
+    uri = _allowed(module, address)
     make: Maker = module.driver
     driver = make(uri, SYSTEM)
     for _ in range(readings):
@@ -225,3 +232,129 @@ def check_meter(
         _require(ahead_s <= 1.0, f"a reading is {ahead_s:.1f} s ahead of its time")
     driver.close()
     driver.close()
+
+
+# Knobs --------------------------------------------------------------------------------------------
+
+
+def check_knob(module: ModuleType, address: str, *, most_s: float = 5.0) -> None:
+    """Set a knob that may be set, and put it back as it was found.
+
+    Args:
+        module: what the entry point `wattherd.knobs` names.
+        address: of a knob that is free to be set now.
+        most_s: how long one order may take.
+
+    Raises:
+        Nonconforming: limits that are none, an order within them that is not read back (to within
+            `step`), a state that JSON cannot hold or that does not bring the old setting back, an
+            order that takes too long, or a driver that cannot be closed twice.
+    """
+    driver: KnobDriver = module.driver(_allowed(module, address))
+    limits, before = driver.limits(), driver.read()
+    ends = [one for one in (limits.lowest, limits.highest) if one is not None]
+    _require(ends == sorted(ends), f"the lowest limit {ends[0]} is above the highest {ends[-1]}")
+    _require(limits.unit == driver.unit, f"limits in {limits.unit}, orders in {driver.unit}")
+    # The last order is the one farthest from what was found, or putting back would show nothing.
+    orders = sorted(ends, key=lambda value: abs(value - before.value))
+    kept = json.dumps(dict(before.state))
+    try:
+        for value in orders:
+            _ordered(partial(driver.write, value), f"{value:g}", most_s)
+            found = driver.read().value
+            problem = f"{value:g} was ordered, {found:g} is read back"
+            _require(abs(found - value) <= driver.step, problem)
+    finally:
+        _ordered(partial(driver.put_back, json.loads(kept)), "the state before", most_s)
+    again = driver.read().value
+    same = again == before.value or abs(again - before.value) <= driver.step
+    _require(same, f"{before.value:g} was found, and {again:g} put back")
+    driver.close()
+    driver.close()
+
+
+def _ordered(order: Callable[[], None], what: str, most_s: float) -> None:
+    began_s = time.monotonic()
+    order()
+    took_s = time.monotonic() - began_s
+    _require(took_s <= most_s, f"an order of {what} took {took_s:.1f} s")
+
+
+def _allowed(module: ModuleType, address: str) -> Uri:
+    uri = parse(address)
+    options: Any = getattr(module, "OPTIONS", None)
+    _require(options is not None, "the module names no `OPTIONS`")
+    uri.allow(options)
+    return uri
+
+
+# Signals ------------------------------------------------------------------------------------------
+
+
+def check_signal(
+    module: ModuleType, address: str, *, base_w: float = 10_000.0, most_s: float = 0.1
+) -> None:
+    """Ask a source of limits what it says: at once, and without end of questions.
+
+    Args:
+        module: what the entry point `wattherd.signals` names.
+        address: of a source; it need not answer.
+        base_w: what the site may draw at most.
+        most_s: how long one answer may take: a signal listens in a thread of its own.
+
+    Raises:
+        Nonconforming: an answer that waits or raises, is no `ToldLimits`, or has spans that are no
+            `LimitPeriod`. A signal is closed twice, which must not raise.
+    """
+    signal: LimitSignal = module.signal(
+        _allowed(module, address), SignalSite(base_w=base_w), SYSTEM
+    )
+    for _ in range(3):
+        began_s = time.monotonic()
+        try:
+            told = signal.told()
+        except Exception as error:
+            raise Nonconforming(f"an answer raised {type(error).__name__}: {error}") from error
+        took_s = time.monotonic() - began_s
+        _require(isinstance(told, ToldLimits), f"{type(told).__name__} is no ToldLimits")
+        _require(took_s <= most_s, f"an answer took {took_s:.1f} s")
+        for span in told.spans:
+            _require(isinstance(span, LimitPeriod), f"{span} is no LimitPeriod")
+    signal.close()
+    signal.close()
+
+
+# File formats -------------------------------------------------------------------------------------
+
+
+def check_format(read: Callable[[Path], Iterable[JobSpec]], good: Path, bad: Path) -> None:
+    """Read a file of jobs twice, and one that is broken.
+
+    Args:
+        read: what the entry point `wattherd.workloads` names.
+        good: a file with jobs.
+        bad: a file that cannot be read as one.
+
+    Raises:
+        Nonconforming: no jobs, two jobs of one id, times that are no numbers, other jobs next
+            time, or a broken file whose error is no `UserError` that names the file.
+    """
+    jobs = list(read(good))
+    _require(jobs, f"{good} gave no jobs")
+    strange = [one for one in jobs if not isinstance(one, JobSpec)]
+    _require(not strange, f"{strange[:1]} is no JobSpec")
+    twice = [name for name, count in Counter(one.id for one in jobs).items() if count > 1]
+    _require(not twice, f"several jobs are called {twice[:1]}")
+    for one in jobs:
+        times = [one.submit_s, one.duration_s or 0.0]
+        _require(all(map(math.isfinite, times)), f"{one.id}: its times are {times}")
+    _require(jobs == list(read(good)), "the same file gave other jobs next time")
+    try:
+        list(read(bad))
+    except UserError as error:
+        _require(str(bad) in error.line(), f"the error does not name the file: {error.line()}")
+    except Exception as error:
+        problem = f"a broken file raised {type(error).__name__}, which users do not understand"
+        raise Nonconforming(problem) from error
+    else:
+        raise Nonconforming("a broken file was read as if it were none")
