@@ -30,6 +30,8 @@ from wattherd.testing.builders import a_node
 
 GROUP = GroupId(GroupKind.JOB, "t", "el")
 SLICE_S, PATIENCE_S = 20.0, 1500.0
+REFUSED = 0.03
+"""The part of bindings that the API server refuses."""
 
 
 class RacingDesk(CoreDesk):
@@ -43,7 +45,6 @@ class RacingDesk(CoreDesk):
         self.size, self.suspended, self.made = 1, False, 0
         self.actual: dict[str, Json] = {}
         """Pods of the Job by uid, as the API server has them."""
-        self.to_bind: dict[str, BindPod] = {}
         self.job_news: deque[Callable[[], None]] = deque()
         self.pod_news: deque[Callable[[], None]] = deque()
         self.calls: list[Callable[[], None]] = []
@@ -56,6 +57,7 @@ class RacingDesk(CoreDesk):
         self.returning = False
         """Whether the shell has heard that its Job is suspended, and is to run it on."""
         self.sizes: list[int] = []
+        self.going: list[EvictPod] = []
         self._tell_job()
 
     # The API server and the Job's controller ------------------------------------------------------
@@ -72,9 +74,7 @@ class RacingDesk(CoreDesk):
         self.job_news.append(hear)
 
     def _tell_pod(self, made: Json) -> None:
-        uid = made["metadata"]["uid"]
         self.pod_news.append(lambda: self._put(made))
-        assert uid
 
     def controller(self) -> bool:
         """It makes or deletes one pod; whether there was any to."""
@@ -114,7 +114,7 @@ class RacingDesk(CoreDesk):
         elif isinstance(order, BindPod) and "el-" in order.key:
             self.calls.append(lambda: self._bind_one(order))
         elif isinstance(order, EvictPod) and "el-" in order.key:
-            self._stop(order)
+            self.going.append(order)
         else:
             super()._obey(order)
 
@@ -132,19 +132,17 @@ class RacingDesk(CoreDesk):
         self._tell_job()
 
     def _bind_one(self, order: BindPod) -> None:
-        if order.uid not in self.actual:  # it is gone
+        refused = self.rng.random() < REFUSED
+        if refused or order.uid not in self.actual:  # for good, or it is gone
             self.scheduler.not_bound(order.uid)
             return
         made = bound(self.actual[order.uid], order.node, **order.annotations)
         self.actual[order.uid] = made
         self._tell_pod(made)
 
-    def _stop(self, order: EvictPod) -> None:
-        self.going.append(order)
-
     def look(self) -> None:
         """One plan, its orders, and what follows from them."""
-        self.going: list[EvictPod] = []
+        self.going.clear()
         for order in self.scheduler.plan(self.now_s):
             self._obey(order)
         for stop in self.scheduler.stops_of(self.going):
@@ -180,7 +178,7 @@ class RacingDesk(CoreDesk):
             self.job_news.popleft()()
         elif what == 2 and self.pod_news:
             self.pod_news.popleft()()
-        elif what == 3 or what == 4:
+        elif what in (3, 4):
             self.look()
         elif what == 5 and self.calls:
             self.calls.pop(self.rng.randrange(len(self.calls)))()
@@ -197,7 +195,7 @@ class RacingDesk(CoreDesk):
         return f"{self.now_s=} {self.size=} {self.suspended=} {self.sizes=} {pods} {self.failed=}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(50), 152, 169, 263])
 @pytest.mark.parametrize("scheduler", ["gandiva", "wattherd", "optimus"])
 def test_no_pod_of_a_job_that_runs_is_evicted_and_it_gets_what_is_idle(
     scheduler: str, seed: int, monkeypatch: pytest.MonkeyPatch

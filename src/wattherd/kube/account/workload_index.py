@@ -121,7 +121,9 @@ class WorkloadIndex:
         self._held: set[str] = set()
         """Parked jobs of which the core knows that they have no pods."""
         self._leaving: set[str] = set()
-        """Jobs that were told to stop."""
+        """Jobs that were told to stop, or are undone."""
+        self._undone: set[str] = set()
+        """Those of them that the core knows nothing of: their pods are to be made anew."""
         self.awaited: dict[str, tuple[float, StartJob]] = {}
         """Jobs that were started and whose pods are still to be made, since when and on what."""
         self._immovable: set[str] = set()
@@ -148,6 +150,7 @@ class WorkloadIndex:
         self._ended_well.clear()
         self._held.clear()
         self._leaving.clear()
+        self._undone.clear()
         self._there.clear()
         self.awaited.clear()
 
@@ -265,20 +268,31 @@ class WorkloadIndex:
             self._leaving.add(work.id)
             self._stopping[lineage_of(work.members)] += 1
 
+    def undoes(self, job_id: str) -> None:
+        """Not all pods of a job could be bound: it starts anew once the others are gone."""
+        self.stops(job_id)
+        if job_id in self._leaving:
+            self._undone.add(job_id)
+
     def _is_leaving(self, work: Workload, core: Core, held: int) -> bool:
         """Whether pods of a job that is to stop are there still: it is over with the last."""
         if not (self.keeps_jobs and held and work.id in self._leaving):
             return False
-        job = core.jobs.get(work.id)
-        return job is not None and job.state is State.STOPPING
+        return self._is_to_return(core, work.id)
+
+    def _is_to_return(self, core: Core, job_id: str) -> bool:
+        """Whether a job that leaves was told to by the core, or undone while it ran."""
+        job = core.jobs.get(job_id)
+        if job is None:
+            return False
+        return job.state is State.STOPPING or (job.active and job_id in self._undone)
 
     def _outlives(self, work: Workload, core: Core) -> bool:
         """Whether a run's end is not the end of its job: it was stopped, or was never bound."""
         if not self.keeps_jobs:
             return False
-        left = self._leaves(work)
-        job = core.jobs.get(work.id)
-        if left and job is not None and job.state is State.STOPPING:
+        returns = self._is_to_return(core, work.id)
+        if self._leaves(work) and returns:
             return True
         pods = [self._pods.get(uid) for uid in work.uids]
         return all(pod is not None and self._way.waits(pod) for pod in pods)
@@ -288,6 +302,7 @@ class WorkloadIndex:
         if work.id not in self._leaving:
             return False
         self._leaving.discard(work.id)
+        self._undone.discard(work.id)
         lineage = lineage_of(work.members)
         self._stopping[lineage] -= 1
         if not self._stopping[lineage]:

@@ -115,8 +115,11 @@ class CommandExecutor:
         return any(one.uid in held and not held[one.uid].confirmed for one in work.members)
 
     def undo(self, work: Workload, why: str) -> None:
-        """All its pods are to go, as soon as they are seen on their nodes."""
+        """All its pods that have places are to go, as soon as they are seen on their nodes."""
+        self.book.undoes(work.id)
         for member in work.members:
+            if member.uid not in self.fleet.holdings:
+                continue  # it was refused before, and waits
             self.leaving.add([member.uid], why)
             self.queueing.stir(member.uid)
 
