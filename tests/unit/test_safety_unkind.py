@@ -296,7 +296,7 @@ def test_a_wrong_belief_that_a_device_gets_no_lower_does_not_outlive_a_limit() -
     fleet = a_fleet()
     room, loop = Room(fleet), a_loop(fleet)
     room.run(loop, limits(fleet, 2400), 40)
-    loop.caps.response.reach_w[:] = 290.0
+    loop.caps.response.reach_w = np.full(loop.fleet.size, 290.0)
     drawn_w = room.run(loop, limits(fleet, 1600), 60)[:, -1]
     assert (drawn_w[15:] <= 1600).all()
     assert drawn_w[40:].mean() >= 0.95 * 1600

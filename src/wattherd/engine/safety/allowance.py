@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattherd.engine.safety.contract import Fleet, Floats, SafetyConfig
+from wattherd.engine.safety.medians import median
 from wattherd.engine.safety.other_load import BaseLoad
 
 STEADY = 0.004
@@ -72,5 +73,5 @@ class Allowance:
         # What is drawn and not what is counted heats a breaker: counts are bounds, and would trip
         # it on paper.
         self._drawn_w = np.vstack((self._drawn_w[1:], drawn_w))
-        draw_w = np.median(self._drawn_w, axis=0)
+        draw_w = median(self._drawn_w)
         self.heat = self._fleet.breaker.heated(self.heat, draw_w, step_s)

@@ -67,7 +67,7 @@ class JobStops:
             due = self.stopped & (now_s - self._at_s >= wait_s)
         # By what it may draw once it runs: what a device drew at rest says nothing of that.
         more_w = caps.running_w - caps.counted_w
-        free_w = self._fleet.least(budget_w - self._fleet.levels(caps.counted_w))
+        free_w = self._fleet.least(budget_w - caps.counted_by_level_w)
         rows = np.flatnonzero(due & (more_w <= free_w))
         # One at a time, and the next only when this one has been seen: ten at once would need ten
         # devices' worth of trust.
@@ -211,7 +211,8 @@ class Backstop:
         wake = np.zeros(self._fleet.size, dtype=np.bool_)
         if due is None:
             return wake
-        free_w = budget_w - self._fleet.levels(caps.counted_w)
+        free_w = budget_w - caps.counted_by_level_w
         if self._fleet.least(free_w)[due] >= self._fleet.max_w[due]:
-            wake[due] = caps.waking[due] = True
+            wake[due] = True
+            caps.waking = caps.waking | wake
         return wake

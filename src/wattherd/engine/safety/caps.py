@@ -20,6 +20,7 @@ from wattherd.engine.safety.contract import (
     Floats,
     Ints,
     Readings,
+    Reckoned,
     SafetyConfig,
     no_streak,
 )
@@ -108,6 +109,8 @@ class CapBook:
         """What was drawn before the cap was lowered."""
         self._patience_s: Floats = np.full(fleet.size, config.defiant_after_s)
         self._since_w: Floats = np.full((2, fleet.size), np.nan)
+        self._running, self._counted, self._by_level = Reckoned(), Reckoned(), Reckoned()
+        self._lowest = Reckoned()
         self._unanswered = no_streak(fleet.size)
         self._pending = no_streak(fleet.size)
         self._unmoved = no_streak(fleet.size)
@@ -157,8 +160,10 @@ class CapBook:
             arrived = first | (done & (np.abs(read_w - self.ordered_w) <= SAME_W))
         # Orders of one device arrive in their order, so that with the newest all earlier ones have
         # arrived, or never will.
-        self._sent_w[:, arrived] = np.nan  # and with it all that were sent before
-        self._sent_w[-1, arrived] = read_w[arrived]
+        if arrived.any():  # and with it all that were sent before
+            for row in range(REMEMBERED):
+                last_w = read_w if row == REMEMBERED - 1 else np.nan
+                self._sent_w[row] = np.where(arrived, last_w, self._sent_w[row])
         with np.errstate(invalid="ignore"):
             unmoved = np.abs(read_w - self._read_w) <= SAME_W
         unmoved_s = self._unmoved.note(answered & unmoved, readings.now_s)
@@ -175,12 +180,13 @@ class CapBook:
         with np.errstate(invalid="ignore"):
             # Who was seen below its own number can be brought there.
             below = read_w < self._own_number_w - self.tolerance_w
-        self._own_number_w = np.where(below, np.nan, self._own_number_w)
+        if below.any():
+            self._own_number_w = np.where(below, np.nan, self._own_number_w)
         stuck = self.late & ~done & (unmoved_s >= config.settle_s)
         self._learn_own_numbers(stuck & ~self._learn_steps(stuck))
         self._ends_w[0] = np.fmin(self._ends_w[0], read_w)
         self._ends_w[1] = np.fmax(self._ends_w[1], read_w)
-        self.waking &= readings.off
+        self.waking = self.waking & readings.off
         self.off = readings.off & ~self.waking
         self._before_w = np.where(lower & ~believed, self._before_w, draw_w)
         self._doubt(first | (believed & self._presses(read_w)))
@@ -254,7 +260,9 @@ class CapBook:
             low = read_w <= NEAR_FLOOR * self._fleet.floor_w[rows]
             waited = self.pending_s[rows] >= GIVE_UP_S
         chosen = rows[own | (low & waited & (read_w > self.ordered_w[rows]))]
-        self._own_number_w[chosen] = self._read_w[chosen]
+        number_w = self._own_number_w.copy()
+        number_w[chosen] = self._read_w[chosen]
+        self._own_number_w = number_w
 
     def _presses(self, cap_w: Floats) -> Bools:
         """Devices whose draw shows that a cap holds them back: it is in force."""
@@ -322,12 +330,30 @@ class CapBook:
     @property
     def counted_w(self) -> Floats:
         """What each device may draw at worst; without a job no more than it was seen to."""
-        seen_w = np.where(self.jobless, AT_REST * self._draw_w, np.nan)
-        return np.asarray(np.fmin(self.running_w, seen_w))
+        running_w = self.running_w
+        if not self.jobless.any():
+            return running_w
+
+        def count() -> Floats:
+            seen_w = np.where(self.jobless, AT_REST * self._draw_w, np.nan)
+            return np.asarray(np.fmin(running_w, seen_w))
+
+        return self._counted.of((running_w, self.jobless, self._draw_w), count)
+
+    @property
+    def counted_by_level_w(self) -> Floats:
+        """The same together, by level (F + 1,)."""
+        counted_w = self.counted_w
+        return self._by_level.of((counted_w,), lambda: self._fleet.levels(counted_w))
 
     @property
     def running_w(self) -> Floats:
         """The same if no job had been stopped."""
+        response = self.response
+        known = (self.held_w, self.silent, self.waking, self.off, *response.point, response.reach_w)
+        return self._running.of(known, self._count_running)
+
+    def _count_running(self) -> Floats:
         unknown = self.silent | self.waking
         # Whoever is silent may be booting, and a boot resets its cap.
         most_w = np.where(unknown, np.maximum(self._fleet.max_w, self.held_w), self.held_w)
@@ -349,7 +375,8 @@ class CapBook:
     @property
     def lowest_w(self) -> Floats:
         """The lowest caps that knobs accept."""
-        return np.fmin(np.fmax(self._fleet.floor_w, self._own_number_w), self._fleet.max_w)
+        low_w, high_w, own_w = self._fleet.floor_w, self._fleet.max_w, self._own_number_w
+        return self._lowest.of((own_w,), lambda: np.fmin(np.fmax(low_w, own_w), high_w))
 
     # Downwards: a knob that is handed a number between its steps may round up, and up is over the
     # limit.
@@ -367,8 +394,9 @@ class CapBook:
         rows = np.flatnonzero(changed)
         sent_w[rows] = self._unlike(cap_w[rows], known[rows], rows)
         news = sent_w != known
-        older_w = np.vstack((self._sent_w[1:], sent_w))
-        self._sent_w = np.where(news, older_w, self._sent_w)
+        for row in range(REMEMBERED):
+            newer_w = self._sent_w[row + 1] if row + 1 < REMEMBERED else sent_w
+            self._sent_w[row] = np.where(news, newer_w, self._sent_w[row])
         # A raise counts from its order on: it may take effect at any moment, read back or not.
         self.held_w = np.maximum(self.held_w, sent_w)
         self.ordered_w = sent_w
@@ -380,17 +408,17 @@ class CapBook:
         Alike, their read-back could not tell "done" from "not yet". Lower ones come first; higher
         ones, for devices at their floor, end at what was ordered before.
         """
-        taken_w = np.vstack((self._sent_w, self._read_w))[:, rows]
         floor_w, step_w = self._fleet.floor_w[rows], self.step_w[rows]
         near_w = np.where(step_w > 1, 0.999 * step_w, 2 * SAME_W)
-        unlike_w, open_ = known.copy(), np.ones(len(rows), dtype=np.bool_)
+        unlike_w, open_ = known.copy(), np.arange(len(rows))
         for step in _STEPS:
-            tried_w = cap_w + step * step_w
-            good = open_ & (tried_w >= floor_w) & ((step <= 0) | (tried_w <= known))
-            good &= ~(np.abs(tried_w - taken_w) <= near_w).any(axis=0)
-            unlike_w = np.where(good, tried_w, unlike_w)
-            open_ &= ~good
-            if not open_.any():
+            tried_w = cap_w[open_] + step * step_w[open_]
+            good = (tried_w >= floor_w[open_]) & ((step <= 0) | (tried_w <= known[open_]))
+            for taken_w in (*self._sent_w, self._read_w):
+                good &= ~(np.abs(tried_w - taken_w[rows[open_]]) <= near_w[open_])
+            unlike_w[open_[good]] = tried_w[good]
+            open_ = open_[~good]
+            if not len(open_):
                 break
         return unlike_w
 

@@ -7,6 +7,7 @@ stands for "no answer" in every reading.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -426,6 +427,10 @@ class SafetyConfig:
     """Whether devices that were found off are switched on, too: not where somebody meant it."""
 
 
+NEVER_HELD = -np.inf
+"""Seconds of a condition that does not hold: no time that passes makes them any more."""
+
+
 @dataclass(slots=True)
 class Streak:
     """For how long a condition has held without a break, by entry."""
@@ -437,14 +442,38 @@ class Streak:
         """Durations so far; 0 where the condition has just begun or does not hold."""
         step_s = 0.0 if np.isnan(self._at_s) else max(now_s - self._at_s, 0.0)
         self._at_s = now_s
-        # -1 is "does not hold", 0 "has just begun". Only from the second look on has time passed in
-        # which it held at both ends.
-        held = self.seconds >= 0
-        grown = np.where(held, self.seconds + step_s, 0.0)
-        self.seconds = np.where(condition, grown, -1.0)
-        return np.maximum(self.seconds, 0.0)
+        if not condition.any():  # most of what is watched for is rare
+            self.seconds = np.full(len(condition), NEVER_HELD)
+            return np.zeros(len(condition))
+        # 0 is "has just begun": only from the second look on has time passed in which it held at
+        # both ends.
+        grown = self.seconds + step_s
+        np.maximum(grown, 0.0, out=grown)
+        self.seconds = np.where(condition, grown, NEVER_HELD)
+        return np.maximum(self.seconds, 0.0, out=grown)
+
+
+class Reckoned:
+    """Watts that are reckoned anew only once an array that they depend on was replaced.
+
+    Such arrays are never written to in place: another one takes their place.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was reckoned yet."""
+        self._from: tuple[object, ...] = ()
+        self._watts: Floats = np.zeros(0)
+
+    def of(self, arrays: tuple[Floats | Bools, ...], reckon: Callable[[], Floats]) -> Floats:
+        """What `reckon` finds from these arrays, read-only."""
+        same = len(arrays) == len(self._from)
+        if not same or any(one is not was for one, was in zip(arrays, self._from, strict=True)):
+            # Kept, so that no other array can come to lie at the same address.
+            self._from, self._watts = arrays, reckon()
+            self._watts.flags.writeable = False
+        return self._watts
 
 
 def no_streak(size: int) -> Streak:
     """Conditions that have not held yet."""
-    return Streak(np.full(size, -1.0))
+    return Streak(np.full(size, NEVER_HELD))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from wattherd.engine.safety.contract import Bools, Fleet, Floats, Ints
 
 SPENT_W = 1e-6
 """A budget with less left than that has nothing left."""
+ARRIVED_W = 1e-10
+"""So close to its budget a group has arrived, whatever its size."""
 STEPS = 80
 """Bisection alone would need that many to reach the last bit."""
 
@@ -24,6 +29,8 @@ def fill(fleet: Fleet, budget_w: Floats, low_w: Floats, high_w: Floats) -> Float
     if float(budget_w[-1]) <= low_w.sum() + SPENT_W:
         return low_w.copy()
     given_w = np.maximum(high_w, low_w)
+    if np.array_equal(given_w, low_w):  # nobody wants more
+        return given_w
     for path in fleet.paths:
         height_w = heights(budget_w, path, low_w, given_w)
         if np.isfinite(height_w).any():
@@ -69,33 +76,72 @@ def heights(budget_w: Floats, group: Ints, low_w: Floats, high_w: Floats) -> Flo
     """
     count = len(budget_w)
     found = np.full(count + 1, np.inf)
-    tight = np.append(np.bincount(group, high_w, count + 1)[:count] > budget_w, np.False_)
-    rows = np.flatnonzero(tight[group])
+    tight = np.bincount(group, high_w, count + 1)[:count] > budget_w
+    rows = np.flatnonzero(np.append(tight, np.False_)[group])
     if not len(rows):
         return found
-    numbers = np.flatnonzero(tight)
-    own = (np.cumsum(tight) - 1)[group[rows]]
-    low, high, room = low_w[rows], high_w[rows], budget_w[numbers]
-    size = len(numbers)
-    least, most = np.zeros(size), np.full(size, float(high.max()))
+    highest_w = float(high_w[rows].max())
+    beyond_w = np.bincount(group, low_w, count + 1)[:count] - budget_w
+    near_w = 1e-13 * np.abs(budget_w) + ARRIVED_W
+    # Where the lows alone are too much no height helps. Those who look for theirs then go on to the
+    # last bit.
+    lost = tight & (beyond_w > near_w)
+    sought = tight & ~lost
+    if lost.any():
+        rows, near_w = rows[sought[group[rows]]], np.full(count, ARRIVED_W)
+    numbers, own = np.flatnonzero(sought), (np.cumsum(sought) - 1)[group[rows]]
+    found[numbers] = _sought(
+        budget_w[numbers], own, low_w[rows], high_w[rows], near_w=near_w[numbers], most_w=highest_w
+    )
+    # At 0 everybody has its low and nobody more. That these are too much is found by whoever
+    # compares with the budget; sharing cannot mend it.
+    found[:count][tight & (beyond_w > 0)] = 0.0
+    return found
+
+
+def _sought(
+    room: Floats, own: Ints, low: Floats, high: Floats, *, near_w: Floats, most_w: float
+) -> Floats:
+    """The heights (G,) at which the sums of the groups' devices, `own` (n,), meet their `room`."""
+    left, found = np.arange(len(room)), np.zeros(len(room))
+    least, most = np.zeros(len(room)), np.full(len(room), most_w)
     # The even share is the answer where no bound is in the way, and a beginning elsewhere.
-    height = np.maximum(room / np.maximum(np.bincount(own, minlength=size), 1), 0.0)
+    height = np.maximum(room / np.maximum(np.bincount(own, minlength=len(room)), 1), 0.0)
     height = np.minimum(height, most)
     for _ in range(STEPS):
-        here = height[own]
-        gap = room - np.bincount(own, np.clip(here, low, high), size)
+        found[left] = height
+        here = _each(height, own)
+        gap = room - np.bincount(own, np.minimum(np.maximum(here, low), high), len(left))
+        if (np.abs(gap) <= near_w).all():
+            return found
         least, most = np.where(gap >= 0, height, least), np.where(gap <= 0, height, most)
-        if (np.abs(gap) <= 1e-13 * np.abs(room) + 1e-10).all():
-            break
         # Of the side that the step goes to: at a corner the pieces on its left and right differ.
-        slope = np.bincount(own, np.where(gap[own] > 0, (low <= here) & (here < high),
-                                          (low < here) & (here <= high)), size)  # fmt: skip
+        up = gap > 0
+        pieces = (low <= here) & (here < high)
+        if not up.all():
+            up = _each(up, own)
+            pieces = (pieces & up) | ((low < here) & (here <= high) & ~up)
+        # A sum in a single place waits for every addend; a count need not.
+        alone = len(left) == 1
+        slope = np.count_nonzero(pieces) if alone else np.bincount(own, pieces, len(left))
         newton = height + gap / np.maximum(slope, 1.0)
         middle = 0.5 * (least + most)
         inside = (newton > least) & (newton < most) & (slope > 0)
-        height = np.where(np.abs(gap) <= 1e-10, height, np.where(inside, newton, middle))
-    # At 0 everybody has its low and nobody more. That these are too much is found by whoever
-    # compares with the budget; sharing cannot mend it.
-    hopeless = np.bincount(own, low, size) > room
-    found[numbers] = np.where(hopeless, 0.0, height)
+        arrived = np.abs(gap) <= ARRIVED_W
+        height = np.where(arrived, height, np.where(inside, newton, middle))
+        # Groups that have arrived are left behind, and their devices with them.
+        if 2 * np.count_nonzero(arrived) > len(left):
+            found[left] = height
+            stay = ~arrived
+            ours = np.flatnonzero(stay[own])
+            own = (np.cumsum(stay) - 1)[own[ours]]
+            low, high = low[ours], high[ours]
+            left, room, near_w, height = left[stay], room[stay], near_w[stay], height[stay]
+            least, most = least[stay], most[stay]
+    found[left] = height
     return found
+
+
+def _each(values: NDArray[Any], own: Ints) -> NDArray[Any]:
+    """The value of every device's own group; one group's goes for all as it is."""
+    return values if len(values) == 1 else values[own]

@@ -65,6 +65,7 @@ from wattherd.engine.safety.contract import (
 from wattherd.engine.safety.fill import fill, steps_that_fit
 from wattherd.engine.safety.late_draws import LateDraws
 from wattherd.engine.safety.mean_meters import MeanMeters
+from wattherd.engine.safety.medians import nine_tenths
 from wattherd.engine.safety.meter_clocks import MeterClocks
 from wattherd.engine.safety.meters import Meters, TrustedReadings
 from wattherd.engine.safety.notes import NoteBook
@@ -221,7 +222,7 @@ class SafetyLoop:
         draw_w = np.maximum(caps.response.at(np.maximum(wanted_w, fleet.floor_w)), 0.0)
         wished_w = np.where(caps.fixed | caps.off | self._at_rest, caps.counted_w, draw_w)
         return self.stored.order(
-            fleet.levels(caps.counted_w) + kept_w, fleet.levels(wished_w) + kept_w,
+            caps.counted_by_level_w + kept_w, fleet.levels(wished_w) + kept_w,
             self.config.margin,
         )  # fmt: skip
 
@@ -365,7 +366,7 @@ class SafetyLoop:
         # Nine tenths of the meters and not all: one that never has news would stretch the horizon
         # of everybody.
         soon_s = np.where(np.append(self._late.late, np.zeros(fleet.feeds + 1)), 0.0, renews_s)
-        news_s = float(np.quantile(soon_s, 0.9)) if len(soon_s) else 0.0
+        news_s = nine_tenths(soon_s)
         # How far other load must be foreseen: until a cut that is ordered now has been answered and
         # seen.
         ahead_s = min(LAG_S + caps.answer_s + news_s, LONGEST_AHEAD_S)
@@ -469,8 +470,11 @@ class SafetyLoop:
         left_w = budget_w - fleet.levels(np.where(apart, caps.counted_w, 0.0))
         low_w = np.where(apart, 0.0, draw(caps.lowest_w))
         # A cap that was seen to regulate high is lowered until what is drawn is what was ordered.
-        high = (self._most_w < fleet.max_w) & ~caps.response.keeps(self._most_w)
-        most_w = np.where(high, self._most_w, draw(self._most_w))
+        most_w = draw(self._most_w)
+        ordered = self._most_w < fleet.max_w
+        if ordered.any():
+            high = ordered & ~caps.response.keeps(self._most_w)
+            most_w = np.where(high, self._most_w, most_w)
         most_w = np.where(apart, 0.0, np.maximum(most_w, low_w))
         high_w = np.where(apart, 0.0, draw(np.maximum(wanted_w, fleet.floor_w)))
         high_w = np.minimum(high_w, most_w)
@@ -532,7 +536,7 @@ class SafetyLoop:
 
     def _over(self, budget_w: Floats) -> Bools:
         """Devices below a level whose worst case exceeds its budget."""
-        return self.fleet.any_above(self.fleet.levels(self.caps.counted_w) > budget_w)
+        return self.fleet.any_above(self.caps.counted_by_level_w > budget_w)
 
     def _raised(
         self, cap_w: Floats, target_w: Floats, budget_w: Floats, seen: TrustedReadings, now_s: float
@@ -550,12 +554,13 @@ class SafetyLoop:
         # what keeps two devices from handing a watt to and fro.
         least_w = np.where(self._most_w < fleet.max_w, SAME_W, config.band * fleet.max_w)
         may = caps.settled & told & (target_w - cap_w > least_w) & ~idle
-        gap_w = np.where(may, draw(target_w) - draw(cap_w), 0.0)
+        before_w = draw(cap_w)
+        gap_w = np.where(may, draw(target_w) - before_w, 0.0)
         asked_w = fleet.levels(gap_w)
-        free_w = np.maximum(budget_w - fleet.levels(caps.counted_w), 0.0)
+        free_w = np.maximum(budget_w - caps.counted_by_level_w, 0.0)
         rate_w = config.raise_per_s * np.maximum(budget_w, 0.0)
         if now_s - self._alarm_s <= REGAIN_S:
-            back_w = draw(np.minimum(target_w, self._before_alarm_w)) - draw(cap_w)
+            back_w = draw(np.minimum(target_w, self._before_alarm_w)) - before_w
             # Except after a false alarm, for `REGAIN_S`.
             rate_w = np.maximum(rate_w, fleet.levels(np.where(may, np.maximum(back_w, 0.0), 0.0)))
         # A coarse knob moves by whole steps: a rate below its step would never let it move at all.
@@ -567,10 +572,12 @@ class SafetyLoop:
         # A grant that is a crumb of what was asked for waits until there is more, unless it is all
         # that was asked.
         worth = grant_w >= np.minimum(0.25 * config.band * fleet.max_w, gap_w)
-        raised_w = caps.response.cap_for(draw(cap_w) + grant_w)
+        raised_w = caps.response.cap_for(before_w + grant_w)
         raised_w = np.clip(raised_w, cap_w, np.maximum(target_w, cap_w))
         raised_w = np.where(may & worth, raised_w, cap_w)
-        room_w = free_w + fleet.levels(np.where(may, draw(cap_w), 0.0))
+        if not caps.coarse.any():
+            return raised_w
+        room_w = free_w + fleet.levels(np.where(may, before_w, 0.0))
         return self._stepped(raised_w, target_w, room_w, may)
 
     def _stepped(self, cap_w: Floats, most_w: Floats, room_w: Floats, which: Bools) -> Floats:

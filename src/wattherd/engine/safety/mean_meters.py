@@ -68,7 +68,10 @@ class _BeforeFirstLook:
         # kind leaves of the reading, of what a meter of now leaves of it, and of all of it.
         self._squares: Floats = np.zeros((kinds, levels))
         self._products: Floats = np.zeros((3, kinds, levels))
-        self._missed: Floats = np.zeros((3, kinds, levels))
+        self._missed: Floats = np.zeros((kinds, levels))
+        # A meter of now leaves the same whatever shape it is compared with.
+        self._missed_of_now: Floats = np.zeros(levels)
+        self._missed_of_all: Floats = np.zeros(levels)
         self._told: Floats = np.zeros(levels)
         self.wins: Floats = np.zeros((kinds, levels))
         self.faded_w: Floats = np.zeros(levels)
@@ -87,34 +90,41 @@ class _BeforeFirstLook:
         # Of a time when nobody told of devices nothing is to be learned.
         known = news & (gap_s > 0) & (since_s >= gap_s)
         by = np.where(known, _shapes(since_s) - _shapes(since_s - gap_s), 0.0)
-        kinds = len(by)
-        of_now_w, all_w = (np.tile(moved_w[row], (kinds, 1)) for row in (0, -1))
-        moved = np.array([moved_w[:-1], of_now_w, all_w]) * known
+        moved, of_now_w, all_w = moved_w[:-1] * known, moved_w[0] * known, moved_w[-1] * known
         kept = np.where(known, np.exp(-gap_s / MEMORY_S), 1.0)
         self._squares = kept * self._squares + by * by
-        self._products = kept * self._products + moved * by
+        self._products *= kept
+        for row, one_w in enumerate((moved, of_now_w, all_w)):
+            self._products[row] += one_w * by
         self._missed = kept * self._missed + moved * moved
+        self._missed_of_now = kept * self._missed_of_now + of_now_w * of_now_w
+        self._missed_of_all = kept * self._missed_of_all + all_w * all_w
         some = self._squares > FADED
-        size_w = np.where(some, self._products / np.where(some, self._squares, 1.0), 0.0)
-        missed = self._missed - size_w * self._products
-        left = np.square(moved - size_w * by)
+        squares = np.where(some, self._squares, 1.0)
+        size_w = np.where(some, self._products[0] / squares, 0.0)
+        of_now_size_w = np.where(some, self._products[1] / squares, 0.0)
+        missed = self._missed - size_w * self._products[0]
+        left, of_now_left = np.square(moved - size_w * by), np.square(of_now_w - of_now_size_w * by)
         every = np.arange(by.shape[1])
-        mine, last = missed[0][chosen, every], left[0][chosen, every]
+        mine, last = missed[chosen, every], left[chosen, every]
         with np.errstate(invalid="ignore"):
             tells = last > np.square(WORTH / 2 * read_w)
-            wins = (left[0] < BETTER * np.minimum(last, left[1])) & tells & known
+            wins = (left < BETTER * np.minimum(last, of_now_left)) & tells & known
             worth = mine > np.square(WORTH * read_w)
         self.wins = kept * self.wins + wins
-        best = np.argmin(missed[0], axis=0)
+        best = np.argmin(missed, axis=0)
         # Two unknowns fit two news, whatever these are of.
         self._told = kept * self._told + known
-        alike = (self._told >= TIMES) & (missed[0][best, every] < ALIKE * self._missed[1][0])
-        self.faded_w = np.where(alike & known, np.abs(size_w[0] * by)[best, every], 0.0)
+        its = (best, every)
+        alike = (self._told >= TIMES) & (missed[its] < ALIKE * self._missed_of_now)
+        self.faded_w = np.where(alike & known, np.abs(size_w[its] * by[its]), 0.0)
         # Who tells of now has no shape of its own to be compared with.
-        of_now = np.where(best > 0, missed[1][best, every], np.inf)
-        rest = np.minimum(of_now, missed[2][best, every])
-        better = known & worth & (self.wins[best, every] > TIMES - 1)
-        return best, better & (missed[0][best, every] < BETTER * np.minimum(mine, rest))
+        of_now = self._missed_of_now - of_now_size_w[its] * self._products[1][its]
+        of_all_size_w = np.where(some[its], self._products[2][its] / squares[its], 0.0)
+        of_all = self._missed_of_all - of_all_size_w * self._products[2][its]
+        rest = np.minimum(np.where(best > 0, of_now, np.inf), of_all)
+        better = known & worth & (self.wins[its] > TIMES - 1)
+        return best, better & (missed[its] < BETTER * np.minimum(mine, rest))
 
 
 def _shapes(since_s: Floats) -> Floats:
@@ -264,6 +274,8 @@ class MeanMeters:
     # One device that never answers used to end the search on all levels of a site.
     def _meet(self, own_w: Floats, now_s: float) -> None:
         """A level all of whose devices are heard at last is taken to have drawn so all along."""
+        if self._heard.all():  # and whoever was heard once has a last word
+            return
         heard = self._fleet.levels(np.isnan(self._own_w).astype(np.float64)) == 0
         new = heard & ~self._heard
         if not new.any():
@@ -272,7 +284,7 @@ class MeanMeters:
         # Joules without the newcomer's would show a rise that never was.
         drawn_j = self._energy_j + own_w * (past_s - now_s)
         self._past_j[: self._rows] = np.where(new, drawn_j, self._past_j[: self._rows])
-        self._past_decayed_w[:, :, new] = self._decayed_w[:, new] = own_w[new]
+        self._past_decayed_w[: self._rows, :, new] = self._decayed_w[:, new] = own_w[new]
         self._first_w = np.where(new, own_w, self._first_w)
         self._began_s = np.where(new, now_s, self._began_s)
         self._heard = heard

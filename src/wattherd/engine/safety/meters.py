@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wattherd.engine.safety.contract import Bools, Fleet, Floats, Readings, SafetyConfig
+from wattherd.engine.safety.medians import median_of_known
 
 MOST_W = 1e12
 """No site draws that: a reading beyond it is no number that could be reckoned with."""
@@ -177,7 +178,9 @@ class Meters:
         now_w, alarmed = self._confirmed(np.where(fresh, value, np.nan), readings.now_s)
         self.frozen = self._frozen(value)
         trusted = fresh & ~self.frozen
-        median_w = np.where(trusted, self._median(), np.nan)
+        # Three readings: one that is odd has no say, and two alike are believed. A longer memory
+        # would hold back what is true as well.
+        median_w = np.where(trusted, median_of_known(self._last), np.nan)
         now_w = np.where(trusted, now_w, np.nan)
         draw_w, feed_w = median_w[:size], median_w[size:-1]
         # A device without power or without a meter is a fact and no fault: counted as missing, a
@@ -291,7 +294,8 @@ class Meters:
         looks = np.minimum(self._ended_run, SLOWEST_LOOKS)
         self._mean_looks = np.where(ended, 0.7 * self._mean_looks + 0.3 * looks, self._mean_looks)
         changed = read & (value != previous) & np.isfinite(previous) & ~back
-        self._of_meter = np.where(changed, self._own_news(value, now_s), self._of_meter)
+        own = self._own_news(value, now_s)
+        self._of_meter = (changed & own) | (~changed & self._of_meter)
         self._way = np.where(changed, np.sign(value - previous), self._way)
         self._ended_run = np.where(read, np.where(changed, self._run, 0.0), self._ended_run)
         self._run = np.where(changed, 1.0, np.where(read, self._run + 1, self._run))
@@ -338,17 +342,9 @@ class Meters:
         # A meter that raised three false alarms of late is heard with the next reading: one cycle
         # later, which is what its own past has cost it.
         wolf = single & (self._alarms >= FALSE_ALARMS - 0.5)
-        return np.where(wolf, self._median(), value), single & ~wolf
-
-    # Three readings: one that is odd has no say, and two alike are believed. A longer memory would
-    # hold back what is true as well.
-    def _median(self) -> Floats:
-        """Medians over what was read of the last three: one spike moves nothing."""
-        # `np.nanmedian` warns of what was never read; to mute that would mute all threads.
-        last, known = np.sort(self._last, axis=0), (~np.isnan(self._last)).sum(axis=0)
-        low, high = np.maximum((known - 1) // 2, 0), np.maximum(known // 2, 0)
-        every = np.arange(last.shape[1])
-        return np.asarray((last[low, every] + last[high, every]) / 2.0)
+        if wolf.any():
+            value = np.where(wolf, median_of_known(self._last), value)
+        return value, single & ~wolf
 
     def _agreement(self, draw_w: Floats, feed_w: Floats) -> Bools:
         """Whether each feed's meter shows as much as its devices' do.

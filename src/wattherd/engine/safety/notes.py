@@ -36,6 +36,9 @@ class NoteBook:
         """Nothing was noticed."""
         self._fleet = fleet
         self.current: tuple[SafetyNote, ...] = ()
+        # A meter anywhere above is enough: it shows what the device does not keep to, if not who it
+        # is.
+        self._unseen = ~fleet.device_read & ~fleet.any_above(fleet.level_read)
         self._streaks: dict[tuple[str, bool], Streak] = {}
 
     def take(
@@ -59,10 +62,7 @@ class NoteBook:
         on_levels("swing", base.swing_w > 0, base.swing_w)
         for kind, which, watts in ramps:
             on_levels(kind, which, watts)
-        # A meter anywhere above is enough: it shows what the device does not keep to, if not who it
-        # is.
-        unseen = ~fleet.device_read & ~fleet.any_above(fleet.level_read)
-        on_devices("no-meter", unseen, fleet.max_w)
+        on_devices("no-meter", self._unseen, fleet.max_w)
         on_devices("defiant", caps.defiant, caps.counted_w)
         on_devices("late", caps.late & ~caps.defiant, caps.held_w)
         low = caps.held_w <= NEAR_FLOOR * fleet.floor_w
@@ -88,6 +88,8 @@ class NoteBook:
     ) -> list[SafetyNote]:
         streak = self._streaks.setdefault((kind, level), no_streak(len(which)))
         since_s = streak.note(which, now_s)
+        if not which.any():
+            return []
         rows = np.flatnonzero(which & (since_s >= AFTER_S.get(kind, 1.0)))
         return [
             SafetyNote(kind, float(now_s - since_s[row]), float(watts[row]),

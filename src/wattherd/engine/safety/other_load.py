@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattherd.engine.safety.contract import Bools, Fleet, Floats, Ints, no_streak
+from wattherd.engine.safety.contract import NEVER_HELD, Bools, Fleet, Floats, Ints, no_streak
 from wattherd.engine.safety.fluctuation import Fluctuation
 from wattherd.engine.safety.hidden_draw import HiddenDraw
+from wattherd.engine.safety.medians import median, second_highest
 from wattherd.engine.safety.meters import TrustedReadings
 from wattherd.engine.safety.switched_load import SwitchedLoad
 
@@ -123,7 +124,7 @@ class _Extremes:
     @property
     def second(self) -> Floats:
         """What was reached at least twice."""
-        return np.asarray(np.sort(self.high, axis=0)[-2])
+        return second_highest(self.high)
 
     def forget(self, which: Bools) -> None:
         self.low[:, which] = np.inf
@@ -340,7 +341,7 @@ class BaseLoad:
         self._hidden.note(
             # The lower of the two, since a spike must not be remembered for minutes as what the
             # level may draw.
-            np.minimum(np.median(self._level_w, axis=0), self.drawn_w), most_w, self._learned_slope,
+            np.minimum(median(self._level_w), self.drawn_w), most_w, self._learned_slope,
             told=~unread & ~seen.alarmed, step_s=step_s,
         )  # fmt: skip
         # A device that nobody reads swings in its level's draw only.
@@ -364,7 +365,7 @@ class BaseLoad:
         """Watts of levels (F + 1,) were never other load."""
         # All that is remembered moves by the same watts. A past that still had them in it would
         # show as a fall of other load now, and be kept free for its return.
-        self._quiet.seconds = np.where(by_w > 0, -1.0, self._quiet.seconds)
+        self._quiet.seconds = np.where(by_w > 0, NEVER_HELD, self._quiet.seconds)
         self.now_w = np.maximum(self.now_w - by_w, self.stated_w)
         self.steady_w = np.maximum(self.steady_w - by_w, self.stated_w)
         self._soft_w -= by_w
@@ -384,7 +385,7 @@ class BaseLoad:
         """
         if not watts.any():
             return
-        soft_w = np.nan_to_num(np.median(self._soft_w, axis=0))
+        soft_w = np.nan_to_num(median(self._soft_w))
         # Not all of it: the device may draw less than was believed, and then nobody draws those
         # watts.
         more_w = np.clip(soft_w - self.steady_w, 0.0, self._fleet.levels(watts))
@@ -398,7 +399,7 @@ class BaseLoad:
         Other load that grows with the devices takes its part of every further watt.
         """
         # What is believed is some looks old, the devices' draw is not: what came with it since.
-        since_w = np.maximum(self.explained_w - np.median(self._own_w, axis=0), 0.0)
+        since_w = np.maximum(self.explained_w - median(self._own_w), 0.0)
         with_them_w = np.nan_to_num(self.steady_w) + self.slope * since_w
         left_w = room_w - np.maximum(self.now_w, with_them_w) - self.reserve_w
         # The slope is a price of further watts only. What came with the watts that devices draw
@@ -474,15 +475,20 @@ class BaseLoad:
         moved_w = np.where(known != self._known, counted_w, self._counted_w - counted_w)
         much = self._fleet.levels(np.maximum(moved_w, 0.0)) > 2 * NOISE * self.drawn_w
         self._quiet.note(~much, now_s)
-        other = self._fleet.levels((known != self._known).astype(np.float64)) > 0
-        self._alike = np.where(other, 0, self._alike + 1)
+        other = known != self._known
+        self._alike = self._alike + 1
+        if other.any():
+            self._alike[self._fleet.levels(other.astype(np.float64)) > 0] = 0
         self._counted_w, self._known = counted_w.copy(), known
 
     # Until a meter has had its second news it may be a broken one, and its device counts as capped:
     # so all other load hides behind it. It would then come out as an unproven rise, in minutes.
     def _meet(self, known: Bools, now_s: float) -> None:
         """At first sight of devices' own meters, the other load of their levels is found anew."""
-        met = self._fleet.levels((known & ~self._met).astype(np.float64)) > 0
+        new = known & ~self._met
+        if not new.any():
+            return
+        met = self._fleet.levels(new.astype(np.float64)) > 0
         self._met |= known
         if self._began_s is not None and now_s - self._began_s < FIRST_S:
             self._soft_w[:, met] = np.nan
@@ -495,8 +501,8 @@ class BaseLoad:
         """What the other load is now."""
         self._hard_w = np.where(np.isnan(self._hard_w), hard_w, self._hard_w)
         self._hard_w = np.vstack((self._hard_w[1:], hard_w))
-        soft_w, level_w = np.median(self._soft_w, axis=0), np.median(self._level_w, axis=0)
-        beyond_w = np.median(self._hard_w, axis=0)
+        soft_w, level_w = median(self._soft_w), median(self._level_w)
+        beyond_w = median(self._hard_w)
         was_w = np.where(np.isnan(self.steady_w), soft_w, self.steady_w)
         self._level_low.note(level_w, now_s)
         self._trend.note(was_w, now_s)
@@ -513,7 +519,7 @@ class BaseLoad:
         slow_w = was_w + (soft_w - was_w) * min(step_s / UNPROVEN_S, 1.0)
         rising_w = np.minimum(soft_w, np.maximum(np.maximum(was_w, proven_w), slow_w))
         # What nobody reads proves no fall: the other load may be all that is drawn beyond it.
-        fell_w = np.clip(np.median(self._falls_w, axis=0), soft_w, np.maximum(was_w, soft_w))
+        fell_w = np.clip(median(self._falls_w), soft_w, np.maximum(was_w, soft_w))
         fell_w = np.where(np.isnan(fell_w), soft_w, fell_w)
         fade_w = was_w + (fell_w - was_w) * min(step_s / UNREAD_FORGET_S, 1.0)
         falling_w = np.where(complete, fell_w, fade_w)
@@ -554,7 +560,7 @@ class BaseLoad:
         quiet &= now_s - self._began_s >= FIRST_S  # until then devices are got to know
         noise_w = NOISE * self.drawn_w
         # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
-        with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
+        with_devices_w = self._sure_slope * median(self._own_w)
         free_w = np.where(quiet, self._read_w - with_devices_w, np.nan)
         self._peaks.note(free_w, now_s)
         # A rise counts as far as it comes within the time that the loop takes to answer. What takes
@@ -580,7 +586,7 @@ class BaseLoad:
         # Changes are regressed and not levels. The part of other load that stands still drops out,
         # and the step from what was counted to what is read never becomes a point: as one, it once
         # gave a slope of -0.16 for minutes where 0.35 was true.
-        base_w, own_w = np.median(self._soft_w, axis=0), np.median(self._own_w, axis=0)
+        base_w, own_w = median(self._soft_w), median(self._own_w)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.nan_to_num(CONVEX * np.maximum(self.now_w, 0.0) / own_w, posinf=0.0)
         # In proportion alone it was up to 44 W a watt beside a small machine on a large rack: no
@@ -630,8 +636,9 @@ class BaseLoad:
         mean_w, sorted_w = past_w.mean(axis=0), np.sort(past_w, axis=0)
         odd = min(ODD_LOOKS, len(past_w) // 4)
         low_w, span_w = sorted_w[odd], sorted_w[-1 - odd] - sorted_w[odd]
-        turns = _turns(past_w, low_w, span_w)
-        now = (span_w > SWING * mean_w) & (turns >= TURNS)
+        now = span_w > SWING * mean_w
+        rows = np.flatnonzero(now)
+        now[rows] = _turns(past_w[:, rows], low_w[rows], span_w[rows]) >= TURNS
         fading = self._swing_part * np.exp(-step_s / SWING_KEPT_S)
         part = span_w / np.maximum(mean_w, 1.0)
         self._swing_part = np.where(now, np.maximum(part, fading), fading)
@@ -639,7 +646,7 @@ class BaseLoad:
 
     def _note_switched(self, untold: Bools, step_s: float) -> None:
         """What came and went at once, beside what follows the devices for all that is known."""
-        with_devices_w = self._sure_slope * np.median(self._own_w, axis=0)
+        with_devices_w = self._sure_slope * median(self._own_w)
         # What is told of both is some looks old, of each another number of them.
         self._own_late_w = np.vstack((self._own_late_w[1:], self.explained_w))
         moved_w = np.ptp(self._own_late_w, axis=0) * self.slope + self._faded_w.max(axis=0)

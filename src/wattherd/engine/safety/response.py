@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.engine.safety.contract import Bools, Fleet, Floats, no_streak
+from wattherd.engine.safety.contract import Bools, Fleet, Floats, Reckoned, no_streak
 
 SAME = 0.01
 """Draw within this share of what was expected is as expected."""
@@ -51,6 +51,7 @@ class DrawResponse:
         self._fleet, self._unproven = fleet, unproven
         self._cap_w: Floats = np.ones(size)
         self._draw_w: Floats = np.where(fleet.device_read, 1.0 + unproven, 1.0)
+        self._rise, self._beyond, self._expected = Reckoned(), Reckoned(), Reckoned()
         self.reach_w: Floats = np.zeros(size)
         """What the device still draws where its cap is lower."""
         self._kept_w: Floats = np.full(size, np.nan)
@@ -74,7 +75,12 @@ class DrawResponse:
     @property
     def beyond_w(self) -> Floats:
         """The excess (N,) over the cap where it was seen last."""
-        return self._draw_w - self._cap_w
+        return self._beyond.of(self.point, lambda: self._draw_w - self._cap_w)
+
+    @property
+    def point(self) -> tuple[Floats, Floats]:
+        """A cap of each device (N,), and the draw that was seen under it."""
+        return self._cap_w, self._draw_w
 
     # Only what was seen counts as a device's own excess; an assumption that was handed on must stay
     # one, or it would never be learned away.
@@ -92,9 +98,15 @@ class DrawResponse:
     # proportion to the cap; below it the excess may be of parts that no cap acts on, which stay.
     def at(self, cap_w: Floats) -> Floats:
         """Draw (N,) to be expected at most under `cap_w` (N,)."""
-        above = cap_w * (self._draw_w / self._cap_w)
+        above = cap_w * self._rise.of(self.point, lambda: self._draw_w / self._cap_w)
         below = cap_w + self.beyond_w
-        return np.maximum(np.where(cap_w >= self._cap_w, above, below), self.reach_w)
+        draw_w = np.where(cap_w >= self._cap_w, above, below)
+        return np.maximum(draw_w, self.reach_w, out=draw_w)
+
+    def _under(self, held_w: Floats) -> Floats:
+        """The same for caps that are asked about again and again."""
+        known = (held_w, *self.point, self.reach_w)
+        return self._expected.of(known, lambda: self.at(held_w))
 
     # The inverse of `at`, without the reach: below what a device can get down to any cap is as good
     # as the lowest.
@@ -124,7 +136,7 @@ class DrawResponse:
         is; `settle_s` (N,) for how long a cap must have stood before its draw means anything. Draw
         beyond a cap that is only on its way up says as much as beyond one that stands.
         """
-        before_w = self.at(held_w)
+        before_w = self._under(held_w)
         with np.errstate(invalid="ignore"):
             same = np.abs(held_w - self._held_w) <= SAME * held_w
             stable_s = self._stable.note(same & may, now_s)
@@ -155,7 +167,7 @@ class DrawResponse:
         self._note_high(slow, held_w, draw_w)
         self._see_less(usable, held_w, draw_w, now_s, step_s)
         self._see_beneath(may & same, held_w, draw_w, now_s)
-        return np.asarray(self.at(held_w) - before_w)
+        return np.asarray(self._under(held_w) - before_w)
 
     # A cap that is lowered for seconds only never stands long enough to be judged by. Believed to
     # reach no less, its device was sent to the floor each time that a level was over, and came
@@ -170,7 +182,7 @@ class DrawResponse:
 
     def _prove(self, slow: Bools, held_w: Floats, draw_w: Floats) -> None:
         """What was only assumed goes once a cap that hardly moves was seen to be kept."""
-        expected_w = self.at(held_w)
+        expected_w = self._under(held_w)
         with np.errstate(invalid="ignore"):
             kept = slow & self._fresh & (draw_w >= AS_EXPECTED * expected_w)
             kept &= draw_w <= expected_w * (1.0 - SAME)
@@ -211,10 +223,11 @@ class DrawResponse:
         # A draw near its cap may be a coincidence where parts of a node are beyond any cap. It is
         # held back for sure where it is all that was expected, where the cap is kept, or where it
         # stands at the point that was seen before.
-        near = (least_w >= AS_EXPECTED * self.at(held_w)) | (peak_w <= held_w * (1.0 + SAME))
+        expected_w = self._under(held_w)
+        near = (least_w >= AS_EXPECTED * expected_w) | (peak_w <= held_w * (1.0 + SAME))
         near |= np.abs(peak_w - self._draw_w) <= 2 * SAME * self._draw_w
         pressing = proven & (least_w >= PRESSING * held_w) & near
-        less = pressing & (peak_w < self.at(held_w) * (1.0 - SAME))
+        less = pressing & (peak_w < expected_w * (1.0 - SAME))
         # Draw that stood still while the cap rose was the device's reach.
         stood = ~self._fresh & (np.abs(peak_w - self._draw_w) <= 2 * SAME * self._draw_w)
         was_reach = less & stood & (held_w > self._cap_w * (1.0 + RISEN))
@@ -228,10 +241,13 @@ class DrawResponse:
         kept = pressing & (peak_w <= held_w * (1.0 + SAME))
         self._kept_w = np.where(kept, held_w, self._kept_w)
         idle = proven & ~pressing & (self.beyond_w > 0)
-        fade = np.exp(-step_s / IDLE_FORGET_S)
-        self._draw_w = np.where(idle, self._cap_w + fade * self.beyond_w, self._draw_w)
+        if idle.any():
+            fade = np.exp(-step_s / IDLE_FORGET_S)
+            self._draw_w = np.where(idle, self._cap_w + fade * self.beyond_w, self._draw_w)
 
     def _set_point(self, which: Bools, cap_w: Floats, draw_w: Floats) -> None:
+        if not which.any():
+            return
         positive = which & (cap_w > 0)
         self._cap_w = np.where(positive, cap_w, self._cap_w)
         self._draw_w = np.where(positive, np.maximum(draw_w, cap_w), self._draw_w)
