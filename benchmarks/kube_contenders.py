@@ -78,7 +78,8 @@ def _ready(address: str) -> Callable[[], bool]:
     return ready
 
 
-def _wattherd(plane: ControlPlane, command: str, address: str, *options: str) -> Server:
+def wattherd(plane: ControlPlane, command: str, address: str, *options: str) -> Server:
+    """`wattherd kube COMMAND` that answers for its health at `address`, not started yet."""
     arguments = ["-m", "wattherd.cli.main", "kube", command, f"--kubeconfig={plane.kubeconfig}"]
     log = plane.log(f"wattherd-{command}")
     server = Server(Path(sys.executable), [*arguments, *options], log, ready=_ready(address))
@@ -99,7 +100,7 @@ def _plain(plane: ControlPlane) -> Contender:
 def _extender(plane: ControlPlane) -> Contender:
     (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}"
-    decides = _wattherd(plane, "extender", address, f"--port={port}")
+    decides = wattherd(plane, "extender", address, f"--port={port}")
     config: Object = yaml.safe_load(EXTENDED.read_text())
     config["profiles"] = [{"schedulerName": "extender"}]
     config["extenders"][0]["urlPrefix"] = address
@@ -110,7 +111,7 @@ def _extender(plane: ControlPlane) -> Contender:
 def _second(plane: ControlPlane) -> Contender:
     (port,) = free_ports(1)
     options = ("--name=second", f"--health=127.0.0.1:{port}")
-    return Contender([_wattherd(plane, "scheduler", f"http://127.0.0.1:{port}", *options)])
+    return Contender([wattherd(plane, "scheduler", f"http://127.0.0.1:{port}", *options)])
 
 
 CONTENDERS: dict[str, Callable[[ControlPlane], Contender]] = {

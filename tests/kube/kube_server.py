@@ -106,6 +106,9 @@ class Server:
         self.begin()
         self.wait()
 
+    def is_ready(self) -> bool:
+        return self._ready()
+
     def wait(self) -> None:
         """Until it is ready; what it said last is in the error if it ended instead."""
         wait_until(lambda: not self.running or self._ready(), f"{self.name} ready")
