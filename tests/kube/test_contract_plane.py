@@ -127,6 +127,7 @@ class PlaneShell:
                 if _owner(pod) == name and not _is_going(pod):
                     path = f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}/status"
                     self._api.merge(path, {"status": {"phase": "Succeeded"}})
+            time.sleep(HEARD_S)  # the API server has sent news of the last one, too
         finally:
             self._process.send_signal(signal.SIGCONT)
 
