@@ -19,6 +19,7 @@ import pytest
 
 import docs_commands as docs
 from wattherd import __version__
+from wattherd.cli.examples import KINDS
 
 pytestmark = pytest.mark.long
 
@@ -79,7 +80,7 @@ def test_every_example_is_in_the_wheel(wheels: Path) -> None:
     with zipfile.ZipFile(wheel) as inside:
         shipped = {name for name in inside.namelist() if name.startswith("wattherd/examples/")}
     top = docs.REPOSITORY / "examples"
-    kept = {one for kind in ("*.py", "*.toml", "*.yaml", "*.csv") for one in top.rglob(kind)}
+    kept = {one for kind in KINDS for one in top.rglob(f"*{kind}")}
     assert shipped == {f"wattherd/examples/{one.relative_to(top)}" for one in kept}
 
 
