@@ -216,6 +216,19 @@ def test_a_job_starts_because_others_were_capped_by_a_little() -> None:
     assert min(caps_w) >= 0.9 * TOP_W
 
 
+@pytest.mark.parametrize("model", sorted(GPUS))
+def test_caps_that_the_core_counts_on_count_for_the_backstop_as_well(model: str) -> None:
+    """Of some models nobody has published how low they can be capped, and no agent says so."""
+    curve, idle_w = prior(JobSpec(id="any", submit_s=0.0), model), GPUS[model].idle_w
+    desk = CoreDesk(machines(2, model=model), core_choice("fifo"))
+    jobs = [GangJob(name=f"j{at}", at_s=60.0 * at, duration_s=1000) for at in range(4)]
+    story = desk.play(
+        jobs, {0.5: 0.5 * (3 * curve.floor_w + 3 * curve.max_w) + idle_w + curve.floor_w}
+    )
+    assert [line[1] for line in story] == ["start"] * 4
+    assert [line[0] for line in story[:3]] == [0.0, 60.0, 120.0]
+
+
 def test_without_agents_jobs_wait_for_watts_instead() -> None:
     desk = CoreDesk(machines(2), core_choice("fifo"), agents=False)
     jobs = [GangJob(name=f"j{at}", at_s=10.0 * at, duration_s=1000) for at in range(3)]

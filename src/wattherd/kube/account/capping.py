@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
+from wattherd.estimate.power_curve import prior_of
 from wattherd.kube.account.fleet import Holding, NodeFleet
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import Pod
@@ -80,14 +81,17 @@ def subject_of(fleet: NodeFleet, holding: Holding, pod: Pod) -> CappablePod | No
 
 
 def _least_w(facts: NodeFacts) -> float | None:
-    """By what the agent found, else by the catalog."""
-    known = GPUS.get(facts.spec.gpu_model)
-    if known is None:
+    """By what the agent found, else by the catalog, else as the core's prior curve has it.
+
+    Who could not be capped here and is by the core would count at its maximum here alone: a budget
+    that caps keep would then stop pods.
+    """
+    if facts.spec.gpu_model not in GPUS:
         return None
     try:
         return watts(plain(facts.labels[names.GPU_CAP_MIN_W]))
     except (KeyError, UserError):
-        return known.min_cap_w
+        return prior_of(facts.spec.gpu_model).floor_w
 
 
 def _mw(pod: Pod, name: str) -> int | None:
