@@ -159,6 +159,7 @@ class LookedAtAnew:
             else:
                 barred |= frozenset(refused)
         self._serve_owed(view, draft, memory, bids)
+        self._serve_important(view, draft, bids)
         self._rest(view, draft, jobs, bids)
         memory.waiting = {job.id for job in jobs if not job.wanted}
         if self.look_s is not None and jobs:
@@ -269,6 +270,19 @@ class LookedAtAnew:
             if again:
                 self._owe(memory, bids, view.gpu_total())
 
+    def _serve_important(self, view: View, draft: Draft, bids: Mapping[str, _Bid]) -> None:
+        """Stop less important jobs for those that wait where free GPUs lie apart."""
+        looked_at: set[str] = set()
+        while True:
+            turn = [one for one in bids.values() if not one.job.wanted]
+            turn = [one for one in turn if one.job.id not in looked_at and _below(bids, one)]
+            if not turn:
+                return
+            first = min(turn, key=lambda one: (-one.job.spec.priority, one.left_s, one.job.number))
+            looked_at.add(first.job.id)
+            below = [one.job for one in _below(bids, first)]
+            make_room(view, draft, first.job, below, model_masks(view))
+
     def _choose(self, view: View, bids: Mapping[str, _Bid], most: int) -> None:
         """The loop; free GPUs by model, and under None of all together."""
         free: dict[str | None, int] = {None: most}
@@ -365,6 +379,19 @@ class LookedAtAnew:
                 GangRoom.of(draft), view, draft, job
             ):
                 draft.wait(job, _waits(job, draft, view.now_s))
+
+
+def _below(bids: Mapping[str, _Bid], first: _Bid) -> list[_Bid]:
+    """Who runs on GPUs and is less important, the least important first."""
+    found = [
+        one
+        for one in bids.values()
+        if any(share.gpus for share in one.job.wanted)
+        and one.job.spec.priority < first.job.spec.priority
+    ]
+    return sorted(
+        found, key=lambda one: (one.job.spec.priority, one.owed, one.weight, -one.job.number)
+    )
 
 
 def weigh(bids: Sequence[_Bid], scaling: float) -> None:

@@ -16,11 +16,12 @@ from wattherd.engine.core.core import Core
 from wattherd.model.event import BudgetChanged, TenantLimited
 from wattherd.model.job import TaskRole
 from wattherd.model.reason import ReasonCode
-from wattherd.policy.schedule.job_progress import ReportedProgress, guessed_s
+from wattherd.policy.schedule.job_progress import ReportedProgress, StatedProgress, guessed_s
 from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
 from wattherd.server.journal.replay_state import ReplayState
 from wattherd.server.journal.snapshot_codec import FrozenState, freeze, thaw
 from wattherd.testing.reporting_world import Told, Training
+from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 world = partial(world_of, name="wattherd")
 
@@ -193,3 +194,17 @@ def test_among_the_important_the_short_come_first_and_width_is_by_gain() -> None
     wide = world(job("a", 100.0, most=4), job("b", 9000.0, most=4)).run(5).gpus()
     same = world(job("a", 100.0, most=4, priority=7), job("b", 9000.0, most=4, priority=7)).run(5)
     assert wide == same.gpus()
+
+
+def test_a_less_important_job_stops_for_one_that_fits_by_number_only() -> None:
+    """One GPU is free on each of two nodes, and the important job needs two on one."""
+    three, two = ((TaskRole(gpu_count=count),) for count in (3, 2))
+    jobs = [timed(name, lasts_s=500.0, roles=three) for name in ("a", "b")]
+    urgent = timed("urgent", at_s=10.0, lasts_s=900.0, roles=two)
+    planner = ProgressPerWatt(progress=StatedProgress(), look_s=None)
+    alike = Story(planner, t4_nodes(4, 4), [*jobs, urgent])
+    assert alike.starts("urgent") == [500.0]
+    above = Story(planner, t4_nodes(4, 4), [*jobs, replace(urgent, priority=1)])
+    assert above.starts("urgent") == [10.0]
+    assert sorted(len(above.stops(name)) for name in ("a", "b")) == [0, 1]
+    assert not above.core.jobs

@@ -160,6 +160,7 @@ class ProgressPerWatt:
                 barred |= frozenset(said)
         self._settle(memory, chosen.touched)
         self._serve_owed(view, draft, memory, vain)
+        self._serve_important(view, draft, memory, vain)
         self._rest(view, draft, memory, vain)
         _tell(view, draft, table, refused)
         for row in memory.owed[idle[memory.owed] & table.runs[memory.owed]].tolist():
@@ -366,6 +367,28 @@ class ProgressPerWatt:
             if again:
                 memory.owed = self._owed(view, table)
 
+    def _serve_important(self, view: View, draft: Draft, memory: _Memory, vain: InVain) -> None:
+        """Stop less important jobs for those that wait: the loop counts GPUs, and these lie apart.
+
+        Who is stopped has its turn after that: it may be more important than others.
+        """
+        table = memory.table
+        looked_at = np.zeros(len(table.live), dtype=np.bool_)
+        in_vain: set[Alike] = set()
+        while len(rows := _more_important_than_some(table, looked_at)):
+            for row in rows.tolist():
+                job, like = table.job(row), _like(table, row)
+                looked_at[row] = True
+                if like in in_vain:
+                    continue
+                stopped = make_room(view, draft, job, _below(table, row), memory.site.masks)
+                if job.wanted:
+                    vain.needs.clear()
+                    in_vain.clear()
+                    self._settle(memory, [job, *stopped])
+                    break
+                in_vain.add(like)
+
     def _owed(self, view: View, table: BidTable) -> Ints:
         return table.owe(self.patience, self.owed_part * view.gpu_total())
 
@@ -404,6 +427,23 @@ def _least_of(table: BidTable, row: int) -> Sequence[JobView]:
     others = table.runs & ~table.owed & (table.priority <= table.priority[row])
     (rows,) = others.nonzero()
     keys = -table.number[rows], table.weight[rows], table.priority[rows]
+    return [job for job in table.named(rows[np.lexsort(keys)]) if _gpus(job.wanted)]
+
+
+def _more_important_than_some(table: BidTable, looked_at: Flags) -> Ints:
+    """Rows of jobs that wait and were not `looked_at`, while less important ones run, in order."""
+    runs = table.runs & (table.gpus > 0)
+    least = int(table.priority[runs].min(initial=np.iinfo(np.int64).max))
+    (rows,) = (table.live & ~table.runs & ~looked_at & (table.priority > least)).nonzero()
+    order = np.lexsort((table.number[rows], table.left_s[rows], -table.priority[rows]))
+    found: Ints = rows[order]
+    return found
+
+
+def _below(table: BidTable, row: int) -> Sequence[JobView]:
+    """Who runs and is less important than a job, the least important first."""
+    (rows,) = (table.runs & (table.priority < table.priority[row])).nonzero()
+    keys = -table.number[rows], table.weight[rows], table.owed[rows], table.priority[rows]
     return [job for job in table.named(rows[np.lexsort(keys)]) if _gpus(job.wanted)]
 
 
