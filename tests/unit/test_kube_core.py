@@ -256,6 +256,9 @@ def test_a_lower_cap_counts_when_it_was_read_back_and_not_before() -> None:
     desk.submit(GangJob(name="third", at_s=20.0, duration_s=1000))
     desk.settle()
     assert [line[2] for line in desk.story] == ["first", "second"]
+    (told,) = [told for uid, told in desk.told.items() if "third" in uid]
+    assert told.reason == "WaitingForPower"
+    assert told.text == "its place is kept; 2 jobs must first be seen to draw less"
     desk.now_s = 30.0
     desk.answer()
     desk.settle()

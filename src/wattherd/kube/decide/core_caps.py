@@ -118,6 +118,11 @@ class CoreCaps:
         """Whether a cap was ordered and not read back."""
         return bool(self._ordered)
 
+    @property
+    def under_way(self) -> int:
+        """Of how many works a cap was ordered and not read back."""
+        return len(self._ordered)
+
     def with_start(self, order: StartJob, at_s: float) -> dict[str, dict[str, str]]:
         """By pod what is to be written with its binding, so that it starts under its cap."""
         work, cap_w = self.works[order.job_id], order.cap_w

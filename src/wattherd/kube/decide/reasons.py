@@ -14,6 +14,7 @@ from wattherd.kube.facts.pod_groups import GroupId, group_of
 from wattherd.kube.facts.reason_throttle import SCHEDULED
 from wattherd.kube.facts.workload import Workload, WorkloadPod
 from wattherd.model.reason import Reason, ReasonCode
+from wattherd.units import counted
 
 _ADVICE = {
     ReasonCode.QUOTA_EXCEEDED: "or wait until pods of its queue end",
@@ -107,3 +108,20 @@ def finding_of(reason: Reason) -> PodFinding:
     if facts.startswith("("):  # no numbers, and in brackets what would stand behind them
         facts = facts.removeprefix("(").removesuffix(")")
     return PodFinding(code, facts, _ADVICE.get(reason.code, ""))
+
+
+def place_is_kept(stopping: int, lowering: int) -> PodFinding:
+    """Of a pod that has its place in the plan: what is awaited.
+
+    Args:
+        stopping: pods that still are in its place.
+        lowering: works that are being brought to other caps.
+    """
+    if not stopping and lowering:
+        what = f"{counted(lowering, 'job')} must first be seen to draw less"
+        return PodFinding(str(ReasonCode.WAITING_FOR_POWER), f"its place is kept; {what}")
+    if not stopping:
+        text = "its place is kept; what was there is still on its way out"
+        return PodFinding(str(ReasonCode.WAITING_FOR_PREEMPTION), text)
+    text = f"{counted(stopping, 'pod')} of lower priority, or lent to, must stop first"
+    return PodFinding(str(ReasonCode.WAITING_FOR_PREEMPTION), text)

@@ -58,7 +58,7 @@ from wattherd.kube.decide.evictions import Evictions
 from wattherd.kube.decide.feasibility import PodFeasibility
 from wattherd.kube.decide.progress_reports import ProgressReports
 from wattherd.kube.decide.queue_status import QueueFigures, figures
-from wattherd.kube.decide.reasons import Reasons, finding_of
+from wattherd.kube.decide.reasons import Reasons, finding_of, place_is_kept
 from wattherd.kube.decide.remedies import Remedies
 from wattherd.kube.decide.seating import Seating
 from wattherd.kube.facts.core_config import (
@@ -85,7 +85,6 @@ from wattherd.model.event import BudgetChanged, Event, JobReleased, JobSubmitted
 from wattherd.model.reason import ReasonCode
 from wattherd.policy.contract import Planner
 from wattherd.policy.schedule.gang import PATIENCE_S, Gang
-from wattherd.units import counted
 
 OVER = frozenset({"Succeeded", "Failed"})
 
@@ -789,8 +788,7 @@ class KubeScheduler:
             for held in self.fleet.held_on(self.fleet.order[one.node].name)
             if (uid := held.uid) in self._leaving.uids or self._departures.goes(uid)
         ]
-        text = f"{counted(len(set(going)), 'pod')} of lower priority, or lent to, must stop first"
-        return PodFinding(str(ReasonCode.WAITING_FOR_PREEMPTION), text)
+        return place_is_kept(len(set(going)), self._caps.under_way)
 
 
 def _behind(first: Workload) -> PodFinding:
