@@ -6,6 +6,7 @@ could use its room is started, so it begins at the latest when everything that r
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
+from wattherd.model.command import FinishJob, StartJob, StopJob
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner
@@ -118,6 +120,7 @@ def trees(draw: st.DrawFn) -> QueueTree:
             user_limit_pct=draw(st.sampled_from([100, 50, 25])),
             order=draw(st.sampled_from(["fifo", "fifo", "fair", "sjf"])),
             preempts=draw(st.sampled_from(["never", "never", "lower-priority", "lower-or-newer"])),
+            preempts_above_user_limit=draw(st.booleans()),
             reclaims=from_others,
             priority=draw(st.sampled_from([0, 0, 1, -2])),
             reclaimable=draw(st.sampled_from([True, True, True, False])),
@@ -159,6 +162,36 @@ def test_no_job_waits_for_ever_whatever_its_width_its_queue_and_its_limits(
     story = Story(CapacityScheduler(tree=tree, reclaim=reclaim), CLUSTER, jobs, quota=tree)
     assert not story.core.jobs
     assert sum(len(story.stops(job.id)) for job in jobs) <= 6 * len(jobs)
+
+
+@given(
+    jobs=streams(),
+    limit_pct=st.sampled_from([0, 20, 34, 50]),
+    wait_s=st.sampled_from([0.0, 5.0]),
+    users=st.lists(st.sampled_from("abc"), min_size=40),
+)
+@settings(max_examples=times(60))
+def test_users_come_down_to_their_limit_by_stops_and_never_go_to_and_fro(
+    jobs: list[JobSpec], limit_pct: float, wait_s: float, users: list[str]
+) -> None:
+    """One queue of all 12 GPUs, in which nothing else stops anybody; and all jobs end."""
+    jobs = [replace(job, user=user) for job, user in zip(jobs, users, strict=False)]
+    tree = QueueTree(
+        CapacityQueue(name="default", user_limit_pct=limit_pct, preempts_above_user_limit=True)
+    )
+    planner = CapacityScheduler(tree=tree, reclaim=Reclaim(wait_s=wait_s))
+    story = Story(planner, CLUSTER, jobs)
+    assert not story.core.jobs
+    gpus, user = {job.id: job.gpus for job in jobs}, {job.id: job.user for job in jobs}
+    least = max(12 * limit_pct / 100, 12 / len(set(user.values())))
+    held: Counter[str] = Counter()
+    for _, command in story.commands:
+        if isinstance(command, StartJob):
+            held[user[command.job_id]] += gpus[command.job_id]
+        elif isinstance(command, StopJob | FinishJob):
+            held[user[command.job_id]] -= gpus[command.job_id]
+            assert isinstance(command, FinishJob) or held[user[command.job_id]] >= least
+    assert sum(len(story.stops(job.id)) for job in jobs) <= len(jobs)
 
 
 def stretches(story: Story, jobs: list[JobSpec]) -> list[tuple[float, float]]:

@@ -90,6 +90,10 @@ class QueueField(_Strict):
     preempts_to_borrow_up_to: int | None = Field(
         default=None, description="highest priority of jobs stopped to borrow; by default any"
     )
+    preempts_above_user_limit: bool = Field(
+        default=False,
+        description="whether users below the user limit may stop jobs of those above it",
+    )
     children: list[QueueField] = Field(
         default=[], description="queues below it; their promised shares add up to 100"
     )

@@ -83,6 +83,9 @@ class ReclaimingGang:
     queue may hold more if jobs of other queues are stopped because they are owed. `gain` is what
     its queue lacks of its guarantee, or of its part of that of a queue above it.
 
+    `above_limit` are jobs of its own queue whose users may give `user_excess` GPUs each, what jobs
+    of `own` give included.
+
     `lower` are jobs of other queues that it may have stopped even to borrow; `lent` tells by leaf
     what they hold, and how much of it a queue above them is promised.
     """
@@ -96,8 +99,15 @@ class ReclaimingGang:
     below: Callable[[JobView], Collection[str]]
     due: float
     gain: float
+    above_limit: Sequence[JobView] = ()
+    user_excess: Mapping[str, float] = field(default_factory=dict)
     lower: Sequence[JobView] = ()
     lent: Mapping[str, LeafExcess] = field(default_factory=dict)
+
+    @property
+    def of_queue(self) -> tuple[JobView, ...]:
+        """All jobs of its own queue."""
+        return (*self.own, *self.above_limit)
 
     def leaves(self) -> dict[str, LeafExcess]:
         """All leaves whose jobs it may have stopped, to be changed alone."""
@@ -130,11 +140,11 @@ def smallest_stops(
     queues together fall with every stop, or stay while less is borrowed (or borrowed by a higher
     priority): queues never take the same devices from each other to and fro.
     """
-    unequal = len({gpus_of(job) for job in (*claim.others, *claim.own, *claim.lower)}) > 1
+    unequal = len({gpus_of(job) for job in (*claim.others, *claim.of_queue, *claim.lower)}) > 1
     only_owed = replace(claim, lower=(), lent={})
     ways = [only_owed, claim] if claim.lower else [claim]
     for own_too, way in ((own_too, way) for own_too in (False, True) for way in ways):
-        if own_too and not claim.own:
+        if own_too and not claim.of_queue:
             continue
         search = _Search(room, way, own_too=own_too)
         found: list[tuple[tuple[float, ...], ReclaimStops]] = []
@@ -161,7 +171,7 @@ class _Search:
 
     def __init__(self, room: FreeRoom, claim: ReclaimingGang, *, own_too: bool) -> None:
         self._room, self._claim, self._own_too = room, claim, own_too
-        self._own = frozenset(job.id for job in claim.own)
+        self._own = frozenset(job.id for job in claim.of_queue)
         self._lower = frozenset(job.id for job in claim.lower)
         self._owed = frozenset[str]()
         """Jobs that could be taken as owed."""
@@ -172,7 +182,7 @@ class _Search:
         others, lower, own = (
             _ranked(jobs, marks, sign) for jobs in (claim.others, claim.lower, claim.own)
         )
-        mine = own if self._own_too else []
+        mine = [*own, *self._beyond_limits(own, marks, sign)] if self._own_too else []
         freed = sum(map(gpus_of, mine))
         allowed = claim.shape.gpus <= claim.due + freed + ROUNDING
         pool = self._takeable(others, claim.excess) if allowed else []
@@ -189,6 +199,21 @@ class _Search:
             pool = mine  # without other queues it may borrow
             stops = self._first(pool)
         return None if stops is None else self._filled_back(stops)
+
+    def _beyond_limits(
+        self, own: Sequence[JobView], marks: Mapping[str, float], sign: int
+    ) -> list[JobView]:
+        """Jobs of users above their limit, in turn, that leave each of them what he keeps."""
+        left = dict(self._claim.user_excess)
+        for job in own:
+            if job.spec.user in left:
+                left[job.spec.user] -= gpus_of(job)
+        taken: list[JobView] = []
+        for job in _ranked(self._claim.above_limit, marks, sign):
+            if gpus_of(job) <= left[job.spec.user] + ROUNDING:
+                left[job.spec.user] -= gpus_of(job)
+                taken.append(job)
+        return taken
 
     def _takeable(
         self, ranked: Sequence[JobView], excess: Mapping[str, LeafExcess]

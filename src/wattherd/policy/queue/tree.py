@@ -81,6 +81,9 @@ class CapacityQueue:
     job may exceed what its queue is due, too, at the cost of jobs of lower priority with which
     other queues exceed theirs; only of those up to the priority `preempts_to_borrow_up_to`, if
     that is given (Kueue's maxPriorityThreshold).
+
+    With `preempts_above_user_limit` waiting jobs of a user below the user limit may stop jobs of
+    users above it, whatever their priorities (YARN's userlimit_first).
     """
 
     name: str
@@ -97,6 +100,7 @@ class CapacityQueue:
     priority: int = 0
     preempts_to_borrow: str = PreemptsToBorrow.NEVER
     preempts_to_borrow_up_to: int | None = None
+    preempts_above_user_limit: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what promises nothing sensible.

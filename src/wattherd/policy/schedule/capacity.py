@@ -41,7 +41,7 @@ from wattherd.policy.queue.capacity import (
 from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
-from wattherd.policy.queue.preemption import MayStop
+from wattherd.policy.queue.preemption import MayStop, Stoppable
 from wattherd.policy.queue.reclaim import (
     LeafExcess,
     Reclaim,
@@ -107,6 +107,8 @@ class _Victim:
     job: JobView
     why: StopReason
     claimant: JobView
+    above_limit: bool = False
+    """Whether it goes since its user holds more than the user limit, the claimant's less."""
 
 
 class _Cycle:
@@ -576,20 +578,21 @@ class _Cycle:
         )
         left = budgets(self.reclaim, over, self.total) if self.reclaim is not None else {}
         excess = {name: self._excess(name) for name in over}
-        for job, own, lower in self._claimants(lent=bool(able)):
-            if not own and not lower and sum(left.values()) <= 0:
+        for job, may in self._claimants(lent=bool(able)):
+            if not may and sum(left.values()) <= 0:
                 continue  # this plan stops nobody else of other queues
-            stops = self._stops_for(job, able, own, lower, excess)
+            stops = self._stops_for(job, able, may, excess)
             if stops is None:
                 continue
             claimants.append(job.id)
             for victim in stops.jobs:
                 name = self.may_stop.leaf(victim)
-                mine = any(one is victim for one in own)
+                mine = may.is_own(victim)
                 if name in excess and not mine:
                     excess[name].used -= gpus_of(victim)
                 if mine or victim.id in stops.lower:
-                    chosen[victim.id] = _Victim(victim, StopReason.PREEMPTED_FOR_PRIORITY, job)
+                    why = StopReason.PREEMPTED_FOR_PRIORITY
+                    chosen[victim.id] = _Victim(victim, why, job, may.is_above_limit(victim))
                 elif left[name] > 0:
                     left[name] -= gpus_of(victim)
                     chosen[victim.id] = _Victim(victim, StopReason.RECLAIMED, job)
@@ -599,12 +602,11 @@ class _Cycle:
         guaranteed = self.tree[name].guaranteed * self.total
         return LeafExcess(self.usage.queues[name], self.ideals[name], guaranteed)
 
-    def _claimants(self, *, lent: bool) -> Iterator[tuple[JobView, list[JobView], list[JobView]]]:
+    def _claimants(self, *, lent: bool) -> Iterator[tuple[JobView, Stoppable]]:
         """Waiting jobs that may have others stopped, and whom beside those of over-served queues.
 
-        Which are jobs of their own queues, and jobs of others that make way for a borrower. Those
-        with strong holds come first if anything is `lent`, by priority of their queues and then the
-        oldest; then those that outrank others.
+        Those with strong holds come first if anything is `lent`, by priority of their queues and
+        then the oldest; then those that outrank others or whose users are below their limit.
         """
         seen: dict[str, None] = {}
         may = self.may_stop
@@ -614,7 +616,7 @@ class _Cycle:
             if hold.strong and lent and place.queue.reclaims != Reclaims.NEVER:
                 seen[job_id] = None
                 job = self.jobs[job_id]
-                yield job, may.outranked(job, place), may.lower(job, place)
+                yield job, may.stoppable(job, hold.shape.gpus, place)
         for name, jobs in self.waiting.items():
             place = self.tree[name]
             if not may.anybody_for(place):
@@ -622,16 +624,15 @@ class _Cycle:
             for job in sorted(jobs.values(), key=lambda job: (-job.spec.priority, job.number)):
                 if job.id in seen or (name, job.spec.user) in self.blocked:
                     continue
-                own, lower = may.outranked(job, place), may.lower(job, place)
-                if own or lower:
-                    yield job, own, lower
+                stoppable = may.stoppable(job, self.memory.shapes[job][0].gpus, place)
+                if stoppable:
+                    yield job, stoppable
 
     def _stops_for(
         self,
         job: JobView,
         able: Sequence[JobView],
-        own: Sequence[JobView],
-        lower: Sequence[JobView],
+        may: Stoppable,
         excess: Mapping[str, LeafExcess],
     ) -> ReclaimStops | None:
         """Hold room where it comes at the least cost, and say who must go for it.
@@ -656,7 +657,9 @@ class _Cycle:
         claim = ReclaimingGang(
             shape=shape,
             others=[o for o in able if self.may_stop.leaf(o) != name and o.id not in self.going],
-            own=[one for one in own if one.id not in self.going],
+            own=[one for one in may.outranked if one.id not in self.going],
+            above_limit=may.above_limit,
+            user_excess=may.user_excess,
             leaf_of=self.may_stop.leaf,
             excess=excess,
             limits={
@@ -667,8 +670,8 @@ class _Cycle:
             # A wide gang with a strong hold may have what is lent, as far as it is enough.
             due=float(shape.gpus) if hold and hold.strong else max(due, guaranteed) - used,
             gain=max(promised - used, 0.0),
-            lower=lower,
-            lent=self.may_stop.lent(place) if lower else {},
+            lower=may.lower,
+            lent=self.may_stop.lent(place) if may.lower else {},
         )
         left = room if needs is None else room.without(needs)
         stops = smallest_stops(left, claim, self.memory.marks)
@@ -689,6 +692,7 @@ class _Cycle:
         self.kept.confirm(job.id, GangHold(shape, stops.shares, name, age=self._age(hold)))
         for victim in stops.jobs:
             self.going[victim.id] = victim
+        self.may_stop.coming[name, job.spec.user] += shape.gpus
         return stops
 
     def _mark(self, chosen: Mapping[str, _Victim], claimants: Sequence[str]) -> None:
@@ -734,6 +738,8 @@ class _Cycle:
         why = f"job {first} comes first in queue {name!r}"
         if whose != name:
             why = f"job {first} of queue {whose!r} has a higher priority"
+        elif victim.above_limit:
+            why = f"{job.spec.user!r} is above the user limit of queue {name!r}, job {first} below"
         code = ReasonCode.LOWER_PRIORITY
         self.draft.wait(
             job, Reason(code=code, since_s=now_s, asked=gpus, unit="GPUs", unblocks=why)

@@ -46,6 +46,7 @@ class QueueChange(BaseModel):
     priority: int | None = None
     preempts_to_borrow: str | None = None
     preempts_to_borrow_up_to: int | None = None
+    preempts_above_user_limit: bool | None = None
     scale_others: bool = Field(
         default=False, description="its siblings' guarantees make up for it, in proportion"
     )

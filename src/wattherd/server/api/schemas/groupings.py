@@ -38,7 +38,8 @@ class QueuesDocument(ApiShape):
             "name": "root", "guaranteed_pct": 100.0, "maximum_pct": 100.0, "user_limit_pct": 100.0,
             "user_limit_factor": 1.0, "order": "fifo", "preempts": "never", "reclaims": "any",
             "reclaimable": True, "half_life": None, "priority": 0,
-            "preempts_to_borrow": "never", "preempts_to_borrow_up_to": None, "children": [],
+            "preempts_to_borrow": "never", "preempts_to_borrow_up_to": None,
+            "preempts_above_user_limit": False, "children": [],
         },
     )  # fmt: skip
 
