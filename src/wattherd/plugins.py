@@ -20,6 +20,7 @@ SEAMS = {
     "knobs": "a module with `driver` and `OPTIONS`: caps are set",
     "signals": "a module with `signal` and `OPTIONS`: limits from outside are heard",
     "workloads": "a function of a path that gives jobs: a file format",
+    "reports": "a function of a run that gives a section of its page, or a file beside it",
 }
 """Groups `wattherd.NAME`, and what an entry of each is."""
 GUIDE = "see docs/guides/plugins.md"
@@ -61,6 +62,14 @@ def loaded(seam: str, name: str) -> Any:
     except Exception as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         raise UserError(problem, where=entry.value, field=name, hint=GUIDE) from error
+
+
+def told_of(seam: str, name: str) -> str:
+    """The first line of what a package says of its own; of what cannot be loaded, why."""
+    try:
+        return about(loaded(seam, name)) or "says nothing of itself"
+    except UserError as error:
+        return error.line()
 
 
 def about(found: object) -> str:

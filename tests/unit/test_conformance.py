@@ -22,17 +22,23 @@ from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.fifo_gang import FifoGang
+from wattherd.report.charts import Chart
+from wattherd.report.plugin_reports import ReportFile, ReportSection
+from wattherd.report.svg import Element, Frame
+from wattherd.report.svg import document as svg_document
 from wattherd.testing.conformance import (
     Nonconforming,
     check_format,
     check_knob,
     check_meter,
     check_power_policy,
+    check_report,
     check_scheduler,
     check_signal,
 )
 from wattherd.testing.timed_world import timed
 
+TURNS = itertools.count()
 OURS = {
     name: make
     for name, make in preset("none").schedulers.items()
@@ -313,3 +319,42 @@ def test_a_format_conforms(tmp_path: Path) -> None:
 
     with pytest.raises(Nonconforming, match="does not name the file"):
         check_format(nameless, good, bad)
+
+
+def test_a_report_conforms() -> None:
+    check_report(lambda run: ReportSection(title="Mine", sentences=("One.",)))
+    check_report(lambda run: ReportFile(ending="txt", content=b"x"))
+
+
+def loading(frame: Frame, key: str) -> Element:
+    picture = Element("image", href="https://elsewhere.example/x.png")
+    return svg_document(frame, picture, title="t", about="a", key=key)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda run: None, "nothing to tell of any run"),
+        (lambda run: 1 / 0, "it raised ZeroDivisionError"),
+        (lambda run: 3, "int is no ReportSection"),
+        (lambda run: ReportSection(title=""), "needs a title"),
+        (lambda run: ReportFile(ending="../x", content=""), "no ending"),
+        (lambda run: ReportFile(ending="x", content=3), "no text and no bytes"),  # type: ignore[arg-type]
+        (lambda run: ReportFile(ending="x", content=str(next(TURNS))), "another file next time"),
+        (lambda run: ReportSection(title=str(next(TURNS))), "another section next time"),
+        (
+            lambda run: ReportSection(
+                title="t", charts=(Chart(key="k", title="t", caption="c", draw=loading),)
+            ),
+            "a chart loads something",
+        ),
+    ],
+)
+def test_what_a_report_must_not_do_is_noticed(make: Any, said: str) -> None:
+    with pytest.raises(Nonconforming, match=said):
+        check_report(make)
+
+
+def test_a_report_that_takes_its_time_is_noticed() -> None:
+    with pytest.raises(Nonconforming, match="it took"):
+        check_report(lambda run: time.sleep(0.02), most_s=0.01)  # type: ignore[func-returns-value]

@@ -7,12 +7,14 @@ from pathlib import Path
 from trickle import meter
 from trickle.jobs import read
 from trickle.power import SquareRoot
+from trickle.report import slowest, words
 from trickle.schedule import make
 
 from wattherd.testing.conformance import (
     check_format,
     check_meter,
     check_power_policy,
+    check_report,
     check_scheduler,
 )
 
@@ -35,3 +37,8 @@ def test_the_format_conforms(tmp_path: Path) -> None:
     good.write_text("resnet at 0 on 4 for 3600\n")
     bad.write_text("resnet whenever\n")
     check_format(read, good, bad)
+
+
+def test_the_section_and_the_text_conform() -> None:
+    check_report(slowest)
+    check_report(words)

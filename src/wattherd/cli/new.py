@@ -50,6 +50,11 @@ KINDS = {
         '    (job,) = read(tmp_path / "jobs")\n'
         '    assert (job.id, job.gpus, job.duration_s) == ("resnet", 4, 3600.0)\n',
     ),
+    "report": _Kind(
+        "reports", "report", "PACKAGE.report:slowest", "from PACKAGE.report import slowest",
+        "from wattherd.testing.conformance import check_report\n\n\n"
+        "def test_it_conforms() -> None:\n    check_report(slowest)\n",
+    ),
 }  # fmt: skip
 
 
@@ -60,10 +65,11 @@ KINDS = {
     "--to", type=click.Path(path_type=Path), help="Folder to make.  [default: one called NAME]"
 )
 def new(*, kind: str, name: str, to: Path | None) -> None:
-    """Write a package with a working scheduler, power policy, meter or job format, to be changed.
+    """Write a package with a working part: scheduler, power policy, meter, job format or report.
 
-    NAME is what users will call it: `sim run --policy NAME`, `--power NAME`, `NAME://...` or
-    `--format NAME`. docs/guides/plugins.md says what may be changed and how it is tested.
+    NAME is what users will call it: `sim run --policy NAME`, `--power NAME`, `NAME://...`,
+    `--format NAME` or `report --section NAME`. docs/guides/plugins.md says what may be changed and
+    how it is tested.
     """
     if not NAME.fullmatch(name):
         hint = "small letters, digits and hyphens, a letter first: short-names-first"

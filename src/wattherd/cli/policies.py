@@ -15,12 +15,16 @@ SHELLS = ["sim", "local", "kube"]
 @click.command()
 @lists
 def policies(*, output: str) -> None:
-    """List placement policies, schedulers of training jobs, and ways of sharing power."""
+    """List placement policies, schedulers of training jobs, and ways of sharing power.
+
+    Then comes what else installed packages add: meters, knobs, signals, file formats, reports.
+    """
     document = {
         "schema": "wattherd.policies/1",
         "place": _placement(),
         "schedulers": _schedulers(),
         "power": _power(),
+        "others": _others(),
     }
     if printed(document, output):
         return
@@ -72,6 +76,18 @@ def _power() -> list[dict[str, Any]]:
     ]
 
 
+def _others() -> list[dict[str, Any]]:
+    """What packages add that is no policy."""
+    from wattherd.plugins import SEAMS, announced, told_of
+
+    return [
+        {"seam": seam, "name": name, "about": told_of(seam, name)}
+        for seam in SEAMS
+        if seam not in ("place", "schedule", "power")
+        for name in sorted(announced(seam))
+    ]
+
+
 def _show(found: dict[str, Any]) -> None:
     from wattherd.cli.tables import print_table
 
@@ -87,3 +103,7 @@ def _show(found: dict[str, Any]) -> None:
     click.echo()
     power = [[one["name"], one["about"], " ".join(one["shells"])] for one in found["power"]]
     print_table(["POWER", "WHAT IT DOES", "SHELLS"], power)
+    if found["others"]:
+        click.echo()
+        others = [[one["name"], one["seam"], one["about"]] for one in found["others"]]
+        print_table(["OF PACKAGES", "SEAM", "WHAT IT IS"], others)

@@ -16,14 +16,27 @@ from wattherd.errors import UserError
 @click.option(
     "--format",
     "formats",
-    type=click.Choice(["html", "svg", "png", "pdf"]),
+    metavar="[html|svg|png|pdf|NAME]",
     multiple=True,
     default=("html",),
     show_default=True,
-    help="html is the page; the others write each plot to a file of its own.",
+    help="html is the page; svg, png and pdf write each plot to a file of its own, and the NAME of "
+    "a package's format writes a file beside the page.",
+)
+@click.option(
+    "--section",
+    "sections",
+    metavar="NAME",
+    multiple=True,
+    help="Add a package's section to the page; `wattherd policies` lists those that are installed.",
 )
 def report(
-    *, directory: Path | None, state: Path | None, out: Path | None, formats: tuple[str, ...]
+    *,
+    directory: Path | None,
+    state: Path | None,
+    out: Path | None,
+    formats: tuple[str, ...],
+    sections: tuple[str, ...],
 ) -> None:
     """Turn DIRECTORY, written by `sim run` or `sim pack` --out, into one self-contained page.
 
@@ -32,12 +45,15 @@ def report(
     if (directory is None) == (state is None):
         raise UserError("give either DIRECTORY or --state", field="DIRECTORY")
     if state is not None:
+        if sections:
+            problem = "packages' sections are about simulated runs, not about a site's past"
+            raise UserError(problem, field="--section", hint="leave it out")
         _report_state(state, out, formats)
         return
     from wattherd.report.page import write_report
 
     assert directory is not None  # noqa: S101 - one of both
-    for path in write_report(directory, out=out, formats=formats):
+    for path in write_report(directory, out=out, formats=formats, sections=sections):
         click.echo(path)
 
 

@@ -17,6 +17,7 @@ from wattherd.library.inputs import Source, input_file
 from wattherd.library.plot import Plot, first_html, plots
 from wattherd.library.table import Cell, Table
 from wattherd.report.page import plots_as_svg, write_report
+from wattherd.report.plugin_reports import MakeReport
 from wattherd.store.run_dir import PACK_FILE, RunDir
 from wattherd.workload.impossible_requests import never_fits
 from wattherd.workload.openb import read_nodes, read_pods
@@ -98,14 +99,18 @@ class Packing:
         RunDir(Path(folder)).write_json(PACK_FILE, self.document)
         return Path(folder)
 
-    def report(self, page: Path | str) -> Path:
+    def report(self, page: Path | str, *, sections: Sequence[str | MakeReport] = ()) -> Path:
         """Write one self-contained page with tables and plots; its path.
 
+        Args:
+            page: the file.
+            sections: what the page has besides, as for a `Simulation`.
+
         Raises:
-            UserError: it cannot be written.
+            UserError: it cannot be written, or a section is unknown.
         """
         with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
-            return write_report(self.save(folder), out=Path(page))[0]
+            return write_report(self.save(folder), out=Path(page), sections=sections)[0]
 
     @property
     def plots(self) -> dict[str, Plot]:

@@ -29,6 +29,7 @@ from wattherd.library.plot import Plot, first_html, plots
 from wattherd.library.table import Cell, Table
 from wattherd.policy.contract import Planner
 from wattherd.report.page import plots_as_svg, write_report
+from wattherd.report.plugin_reports import MakeReport
 from wattherd.sim import usage_levels
 from wattherd.spelling import hint_for
 from wattherd.store.run_dir import RunDir
@@ -44,6 +45,8 @@ JOBS_FILE = "jobs.jsonl"
 MakePlanner = Callable[[SchedulerContext], Planner | BuiltScheduler]
 """What the entry point `wattherd.schedule` of a package names."""
 Policy = str | MakePlanner
+Section = str | MakeReport
+"""A section of a report: a package's name for it, or a function of a run that makes it."""
 Watts = str | float | int
 """`40kW`, steps `0:40kW,2h:30kW`, or a number of watts."""
 
@@ -254,14 +257,20 @@ class Simulation:
                 getattr(self, name).write_parquet(out / f"{name}.parquet")
         return out
 
-    def report(self, page: Path | str) -> Path:
+    def report(self, page: Path | str, *, sections: Sequence[Section] = ()) -> Path:
         """Write one self-contained page with tables and plots; its path.
 
+        Args:
+            page: the file.
+            sections: what the page has besides: names that packages announce, or functions of a run
+                that make a section (docs/guides/plugins.md).
+
         Raises:
-            UserError: it cannot be written.
+            UserError: it cannot be written, or a section is unknown.
         """
         with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
-            return write_report(self.save(folder, log=False), out=Path(page))[0]
+            kept = self.save(folder, log=False)
+            return write_report(kept, out=Path(page), sections=sections)[0]
 
     @property
     def plots(self) -> dict[str, Plot]:

@@ -22,6 +22,15 @@ from wattherd.report.compare import CompareRow, comparison_table, trace_rows
 from wattherd.report.export import standalone, write_plots
 from wattherd.report.findings import pack_findings
 from wattherd.report.heatmap import READING, Panel, draw_map, panels
+from wattherd.report.plugin_reports import (
+    MakeReport,
+    ReportedRun,
+    ShownSection,
+    by_name,
+    known,
+    shown_sections,
+    written_file,
+)
 from wattherd.report.rendering import PlotFigure, environment, figure, markup
 from wattherd.report.runs import PackRun, RunSet, RunSource, TraceRuns, load_runs
 from wattherd.report.schedule_page import render_sim, series_count, sim_plots
@@ -82,7 +91,11 @@ BRIEF = ("allocation-zoom", "savings", "pareto")
 
 
 def write_report(
-    directory: Path, *, out: Path | None = None, formats: Sequence[str] = ("html",)
+    directory: Path,
+    *,
+    out: Path | None = None,
+    formats: Sequence[str] = ("html",),
+    sections: Sequence[str | MakeReport] = (),
 ) -> list[Path]:
     """Write the report of a run directory and return the files written.
 
@@ -91,21 +104,32 @@ def write_report(
             of directories of the latter.
         out: the page to write, `DIR/report.html` by default; an existing directory is allowed.
             Plots go into the folder `NAME-plots` beside it.
-        formats: any of html, svg, png and pdf; the last two need the extra `plot`.
+        formats: any of html, svg, png and pdf (the last two need the extra `plot`), and what
+            packages announce as `wattherd.reports`, written beside the page.
+        sections: what the page has besides, by a package's name or as a function
+            (docs/guides/plugins.md). One that fails says so on the page.
 
     Raises:
-        UserError: the directory cannot be used, a format is unknown, the extra is missing, or
-            the output cannot be written.
+        UserError: the directory cannot be used, a format or section is unknown, a package's
+            format failed, the extra is missing, or the output cannot be written.
     """
     _check_formats(formats)
+    added = by_name(sections)
+    if added and "html" not in formats:
+        hint = "ask for html as well"
+        raise UserError("there is no page to add a section to", field="--section", hint=hint)
     content = _sim_content(directory) if holds_sim(directory) else _pack_content(directory)
     page = _page_path(directory, out)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        written = [_write_page(content, page)] if "html" in formats else []
-        pictures = [name for name in dict.fromkeys(formats) if name != "html"]
+        written = [_write_page(content, page, added)] if "html" in formats else []
+        others = [name for name in dict.fromkeys(formats) if name != "html"]
+        pictures = [name for name in others if name in FORMATS]
         folder = page.with_name(f"{page.stem}-plots")
-        return written + write_plots(content.plots, content.series, folder, pictures)
+        written += write_plots(content.plots, content.series, folder, pictures)
+        return written + [
+            _write_file(content, page, name) for name in others if name not in FORMATS
+        ]
     except OSError as problem:
         where = str(problem.filename or page)
         raise UserError(f"cannot be written: {problem.strerror}", where=where) from None
@@ -122,11 +146,12 @@ def plots_as_svg(directory: Path) -> dict[str, str]:
 
 
 def _check_formats(formats: Sequence[str]) -> None:
+    allowed = [*FORMATS, *known()]
     for name in formats:
-        if name not in FORMATS:
-            raise UserError(f"unknown format {name!r}", hint=f"one of {', '.join(FORMATS)}")
+        if name not in allowed:
+            raise UserError(f"unknown format {name!r}", hint=f"one of {', '.join(allowed)}")
     if not formats:
-        raise UserError("no format to write", hint=f"any of {', '.join(FORMATS)}")
+        raise UserError("no format to write", hint=f"any of {', '.join(allowed)}")
 
 
 def _page_path(directory: Path, out: Path | None) -> Path:
@@ -139,7 +164,8 @@ def _page_path(directory: Path, out: Path | None) -> Path:
 class _Content:
     """What a report consists of; `html` makes the page when it is wanted."""
 
-    html: Callable[[], str]
+    run: ReportedRun
+    html: Callable[[Sequence[ShownSection]], str]
     plots: Mapping[str, Chart]
     series: int
 
@@ -147,19 +173,41 @@ class _Content:
 def _pack_content(directory: Path) -> _Content:
     runs = load_runs(directory)
     series = theme.series_count(theme.series_numbers(runs.policies))
-    return _Content(html=lambda: render_page(runs), plots=all_charts(runs), series=series)
+    return _Content(
+        run=runs, html=lambda added: render_page(runs, added), plots=all_charts(runs), series=series
+    )
 
 
 def _sim_content(directory: Path) -> _Content:
     found = load_sim(directory)
     return _Content(
-        html=lambda: render_sim(found), plots=sim_plots(found), series=series_count(found)
+        run=found,
+        html=lambda added: render_sim(found, added),
+        plots=sim_plots(found),
+        series=series_count(found),
     )
 
 
-def _write_page(content: _Content, page: Path) -> Path:
-    page.write_text(content.html(), encoding="utf-8", errors="replace")
+def _write_page(content: _Content, page: Path, sections: Mapping[str, MakeReport]) -> Path:
+    text = content.html(shown_sections(sections, content.run))
+    page.write_text(text, encoding="utf-8", errors="replace")
     return page
+
+
+def _write_file(content: _Content, page: Path, name: str) -> Path:
+    """A package's format, beside the page."""
+    found = written_file(name, content.run)
+    if found is None:
+        hint = "it may tell of other runs: of training jobs, or of placed pods"
+        raise UserError("has nothing to tell of this run", field=f"--format {name}", hint=hint)
+    file = page.with_name(f"{page.stem}.{found.ending}")
+    if file == page:
+        raise UserError("would overwrite the page", where=str(file), field=f"--format {name}")
+    content_bytes = found.content
+    if isinstance(content_bytes, str):
+        content_bytes = content_bytes.encode("utf-8", errors="replace")
+    file.write_bytes(content_bytes)
+    return file
 
 
 def all_charts(runs: RunSet) -> dict[str, Chart]:
@@ -183,17 +231,19 @@ def _slug(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text).strip("-") or "trace"
 
 
-def render_page(runs: RunSet) -> str:
-    """The whole page as text."""
+def render_page(runs: RunSet, added: Sequence[ShownSection] = ()) -> str:
+    """The whole page as text, with what packages add."""
     numbers = theme.series_numbers(runs.policies)
     rows = comparison_table(runs)
     finals = final_clusters(runs.traces[0])
     sections = [_section(trace, numbers, index) for index, trace in enumerate(runs.traces)]
+    series = max([theme.series_count(numbers), *(one.series for one in added)])
     return environment().get_template("report.html.j2").render(
         version=__version__,
-        style=Markup(theme.page_rules(theme.series_count(numbers))),  # noqa: S704 - our own text
+        style=Markup(theme.page_rules(series)),  # noqa: S704 - our own text
         script=Markup(theme.read_asset("report.js")),  # noqa: S704 - our own text
         numbers=numbers,
+        sections=added,
         first=sections[0],
         others=sections[1:],
         families=_families(rows, numbers),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattherd.report import theme
 from wattherd.report.charts import Chart
 from wattherd.report.findings import sim_findings
+from wattherd.report.plugin_reports import ShownSection
 from wattherd.report.rendering import figure, rendered
 from wattherd.report.schedule_charts import policy_charts, sim_charts
 from wattherd.report.schedule_runs import SimRun
@@ -31,13 +33,14 @@ def sim_plots(found: SimRun) -> dict[str, Chart]:
     return {chart.key: chart for chart in charts}
 
 
-def render_sim(found: SimRun) -> str:
-    """The whole page as text; the same input gives the same bytes."""
+def render_sim(found: SimRun, sections: Sequence[ShownSection] = ()) -> str:
+    """The whole page as text, with what packages add; the same input gives the same bytes."""
     numbers = theme.series_numbers(found.policies)
     figures = [run.figures for run in found.runs]
     return rendered(
         "schedule.html.j2",
-        series_count(found),
+        max([series_count(found), *(one.series for one in sections)]),
+        sections=sections,
         numbers=numbers,
         sim=found.sim,
         jobs=max(one.jobs for one in figures),

@@ -1,4 +1,4 @@
-"""What schedulers, power policies, instruments and formats of your own must do, as checks.
+"""What schedulers, power policies, instruments, formats and reports of your own must do, as checks.
 
 A test calls them:
 
@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -36,11 +38,23 @@ from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
+from wattherd.library.placement import pack
+from wattherd.library.simulation import run_schedulers
 from wattherd.model.command import Command, FinishJob
 from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner
 from wattherd.policy.power.contract import PowerAsk, PowerPolicy
+from wattherd.report.plugin_reports import (
+    MakeReport,
+    ReportedRun,
+    ReportFile,
+    ReportSection,
+    ShownSection,
+    shown_sections,
+)
+from wattherd.report.runs import load_runs
+from wattherd.report.schedule_runs import load_sim
 from wattherd.store.event_log import digest
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
@@ -358,3 +372,78 @@ def check_format(read: Callable[[Path], Iterable[JobSpec]], good: Path, bad: Pat
         raise Nonconforming(problem) from error
     else:
         raise Nonconforming("a broken file was read as if it were none")
+
+
+# Reports ------------------------------------------------------------------------------------------
+
+
+def check_report(make: MakeReport, *, most_s: float = 5.0) -> None:
+    """Tell of small runs: of training jobs, of jobs that never ended, and of pods that were placed.
+
+    Args:
+        make: what the entry point `wattherd.reports` names.
+        most_s: how long it may take to tell of one run.
+
+    Raises:
+        Nonconforming: nothing to tell of any of them, an answer that is neither a section nor a
+            file, a section that no page can show or that loads something from elsewhere, a file
+            without text or bytes, an answer that takes too long, or another one next time.
+    """
+    told = [kind for kind, run in _sample_runs().items() if _check_told(make, run, kind, most_s)]
+    _require(told, "it has nothing to tell of any run")
+
+
+def _sample_runs() -> dict[str, ReportedRun]:
+    """Read back from run directories, as `wattherd report` reads them."""
+    jobs = [
+        {"id": f"j{number}", "submit_s": 60.0 * number, "gpus": 1 + number % 3, "duration_s": 600.0}
+        for number in range(8)
+    ]
+    nodes = [{"sn": f"n{at}", "cpu_milli": 32_000, "memory_mib": 65_536, "gpu": 4, "model": "T4"}
+             for at in range(2)]  # fmt: skip
+    pods = [
+        {"name": f"p{at}", "cpu_milli": 4_000, "memory_mib": 8_192, "num_gpu": 1, "gpu_milli": 500}
+        for at in range(12)
+    ]
+    with tempfile.TemporaryDirectory(prefix="wattherd-") as folder:
+        out, asked = Path(folder), ("1x4:T4", ["fifo", "srtf"])
+        run_schedulers(jobs, *asked, budget="0:280W,20m:210W").save(out / "jobs", log=False)
+        run_schedulers(jobs, *asked, until=60.0).save(out / "unfinished", log=False)
+        pack(nodes, pods, "fgd").save(out / "pods")
+        return {
+            "jobs": load_sim(out / "jobs"),
+            "jobs that never ended": load_sim(out / "unfinished"),
+            "pods": load_runs(out / "pods"),
+        }
+
+
+def _check_told(make: MakeReport, run: ReportedRun, kind: str, most_s: float) -> bool:
+    """Whether it has something to tell of a run."""
+    began_s = time.monotonic()
+    try:
+        told = make(run)
+    except Exception as error:
+        raise Nonconforming(f"{kind}: it raised {type(error).__name__}: {error}") from error
+    took_s = time.monotonic() - began_s
+    _require(took_s <= most_s, f"{kind}: it took {took_s:.1f} s")
+    if told is None:
+        return False
+    if isinstance(told, ReportFile):
+        _require(isinstance(told.content, str | bytes), f"{kind}: no text and no bytes")
+        named = re.fullmatch(r"[a-z0-9]+(\.[a-z0-9]+)*", told.ending)
+        _require(named, f"{kind}: {told.ending!r} is no ending of a file name")
+        _require(make(run) == told, f"{kind}: another file next time")
+        return True
+    _require(isinstance(told, ReportSection), f"{kind}: {type(told).__name__} is no ReportSection")
+    shown, again = _shown_on_page(make, run), _shown_on_page(make, run)
+    _require(not shown.failure, f"{kind}: {shown.failure}")
+    drawn = "".join(f"{one.wide}{one.narrow}" for one in shown.figures)
+    loads = re.search(r"""(?:href|src)="(?!#)|url\((?!#)|<script""", drawn)
+    _require(loads is None, f"{kind}: a chart loads something: {loads and loads.group()}")
+    _require(shown == again, f"{kind}: another section next time")
+    return True
+
+
+def _shown_on_page(make: MakeReport, run: ReportedRun) -> ShownSection:
+    (shown,) = shown_sections({"section": make}, run)
+    return shown

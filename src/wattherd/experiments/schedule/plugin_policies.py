@@ -20,7 +20,7 @@ from wattherd.experiments.schedule.scheduler_context import (
     SchedulerOf,
 )
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.plugins import GUIDE, about, announced, loaded
+from wattherd.plugins import GUIDE, announced, loaded, told_of
 from wattherd.policy.contract import Draft, Planner, View
 from wattherd.policy.power.allocation import DomainRoom
 from wattherd.policy.power.contract import PowerAsk, PowerPolicy
@@ -80,13 +80,7 @@ def _power_of(name: str) -> Callable[[], PowerPolicy]:
 
 def notes(seam: str) -> dict[str, str]:
     """What each package says of its own; of one that cannot be loaded, why."""
-    found = {}
-    for name in announced(seam):
-        try:
-            found[name] = about(loaded(seam, name)) or "says nothing of itself"
-        except UserError as error:
-            found[name] = error.line()
-    return found
+    return {name: told_of(seam, name) for name in announced(seam)}
 
 
 def _place(seam: str, name: str) -> str:
