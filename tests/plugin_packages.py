@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,15 @@ class TooMuch:
         return [ask.curve.max_w for ask in asks]
 
 
+def no_section(run):
+    """Nothing that a page could show."""
+    return "a word"
+
+
+def section_that_raises(run):
+    raise KeyError("a\\nb")
+
+
 class NoPlanner:
     pass
 
@@ -47,6 +57,28 @@ def midway(given):
 def nothing(given):
     return NoPlanner()
 '''
+FAULTY_METER = '''
+"""A meter that does not keep to the contract."""
+
+OPTIONS = frozenset()
+
+
+class Meter:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def sample(self):
+        if self.answer == "raises":
+            raise KeyError("no such register")
+        return "a word"
+
+    def close(self):
+        raise OSError("closed already")
+
+
+def driver(uri, clock):
+    return Meter(uri.host)
+'''
 ENTRIES = """
 [wattherd.schedule]
 raises = broken:raises
@@ -58,6 +90,11 @@ fifo = broken:raises
 too-much = broken:TooMuch
 [wattherd.meters]
 empty = broken
+faulty = faulty
+[wattherd.reports]
+no-section = broken:no_section
+raises = broken:section_that_raises
+svg = broken:no_section
 """
 
 
@@ -71,8 +108,14 @@ def install_both(target: Path) -> Path:
     """The folder `target` with both packages; PYTHONPATH is to name it."""
     install(EXAMPLE, target)
     (target / "broken.py").write_text(BROKEN)
+    (target / "faulty.py").write_text(FAULTY_METER)
     about = target / "broken-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (about / "entry_points.txt").write_text(ENTRIES)
     return target
+
+
+def python_path(packages: Path) -> str:
+    """PYTHONPATH with these packages before what it names already."""
+    return os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH", "")]))

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,12 @@ import pytest
 pytest.importorskip("hatchling", reason="builds the package: of the development tools")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from plugin_packages import EXAMPLE, install, install_both
-from service.serving import WATTHERD, Serving
+from hold_site import end_watchdogs, eventually, holding, watched, write_site
+
+from plugin_packages import EXAMPLE, install, install_both, python_path
+from service.serving import WATTHERD, Serving, until
+from unit.sim_runs import write_sim
+from wattherd.testing.redfish_boards import Board, a_room
 
 pytestmark = pytest.mark.long
 JOBS = "\n".join(f"{'j' * (n % 3 + 1)}{n} at {n} on {1 + n % 2} for 600" for n in range(8)) + "\n"
@@ -32,11 +38,18 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(packages: Path, tmp_path: Path) -> Call:
     def called(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*WATTHERD, *arguments], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(packages)},
-            capture_output=True, text=True, timeout=180, check=False,
+            [*WATTHERD, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=180,
+            env={**os.environ, "PYTHONPATH": python_path(packages)}, check=False,
         )  # fmt: skip
 
     return called
+
+
+@pytest.fixture(scope="module")
+def kept(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run leaves behind."""
+    folder = tmp_path_factory.mktemp("kept")
+    return write_sim(folder / "run")
 
 
 def run(call: Call, folder: Path, policy: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -48,11 +61,11 @@ def run(call: Call, folder: Path, policy: str, *more: str) -> subprocess.Complet
 def test_its_own_tests_pass_by_the_kit(packages: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", str(EXAMPLE / "tests")],
-        env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": python_path(packages)}, capture_output=True, text=True,
         timeout=300, check=False, cwd=packages,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 def test_it_is_listed_with_its_first_line(call: Call) -> None:
@@ -66,6 +79,11 @@ def test_it_is_listed_with_its_first_line(call: Call) -> None:
     )
     assert "has no attribute" in told["absent"]["about"]
     assert told["fifo"]["about"].startswith("first come")  # ours cannot be taken
+    others = {(one["seam"], one["name"]): one["about"] for one in found["others"]}
+    assert others["meters", "file"].startswith("A meter in a file")
+    assert others["workloads", "words"] == "The jobs of a file"
+    assert others["reports", "slowest"].startswith("The jobs with the longest completion times")
+    assert "slowest" in call("policies").stdout
 
 
 def test_scheduler_power_policy_and_format_in_the_simulator(call: Call, tmp_path: Path) -> None:
@@ -101,6 +119,50 @@ def test_a_power_policy_that_shares_too_much_is_answered_for(call: Call, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+def test_its_section_and_its_format_of_a_report(call: Call, tmp_path: Path) -> None:
+    assert run(call, tmp_path, "fifo,srtf", "--out", "run").returncode == 0
+    done = call("report", "run", "--section", "slowest", "--format", "html", "--format", "took")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["run/report.html", "run/report.txt"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert '<h2 id="h-added-1">Slowest jobs</h2>' in page
+    assert "Under srtf the slowest job is " in page
+    lines = (tmp_path / "run" / "report.txt").read_text().splitlines()
+    assert len(lines) == 16
+    assert lines[0].startswith("fifo: ")
+
+
+def test_a_section_that_fails_is_a_reason_on_the_page(call: Call, kept: Path) -> None:
+    broken = ("--section", "raises", "--section", "slowest", "--section", "no-section")
+    done = call("report", str(kept), *broken)
+    assert done.returncode == 0, done.stderr
+    page = (kept / "report.html").read_text()
+    assert "This section could not be made: KeyError: &#39;a" in page
+    assert "a str is no ReportSection" in page
+    assert "Slowest jobs" in page
+    assert "report section 'raises' failed: KeyError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--format", "raises"), "failed: KeyError"),
+        (("--format", "no-section"), "gave a str, and no ReportFile"),
+        (("--format", "slowest"), "hint: ask for it by --section slowest"),
+        (("--format", "slowst"), "unknown format 'slowst'"),
+        (("--section", "slowst"), "no package offers a report 'slowst'"),
+    ],
+)
+def test_what_is_no_report_is_refused(
+    call: Call, kept: Path, options: tuple[str, ...], said: str
+) -> None:
+    done = call("report", str(kept), *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("policy", "said"), [("nothing", "it has no `plan`"), ("absent", "has no attribute")]
 )
@@ -127,10 +189,100 @@ def test_its_meter_is_read(call: Call, tmp_path: Path) -> None:
     assert "has no `driver` and `OPTIONS`" in empty.stderr
 
 
+def test_a_meter_that_raises_is_one_that_does_not_answer(call: Call) -> None:
+    for host, said in (
+        ("raises", "KeyError: 'no such register'"),
+        ("word", "it answered with 'a word'"),
+    ):
+        done = call("meter", "read", f"faulty://{host}")
+        assert done.returncode == 1
+        assert f"the driver 'faulty' failed: {said}" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def shown(path: Path, watts: Callable[[], float]) -> Iterator[None]:
+    """A file that tells watts, twenty times a second."""
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.wait(0.05):
+            number += 1  # a meter of a real load never stands still
+            path.with_suffix(".new").write_text(f"{watts() * (1.0 + 0.0005 * (number % 3))}\n")
+            path.with_suffix(".new").replace(path)
+
+    thread = threading.Thread(target=write)
+    path.write_text(f"{watts()}\n")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_power_hold_holds_a_feed_by_its_meter_and_lives_on_beside_one_that_raises(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path(packages))
+    watts = tmp_path / "watts"
+    with a_room(Board(), Board(), Board()) as room, shown(watts, room.draw_w):
+        site = write_site(
+            tmp_path / "site.yaml", room, "0:1800W,3s:1300W",
+            each={"node-0": {"meter": "faulty://raises"}},
+            feeds={"row": {"meter": f"file://{watts}"}},
+        )  # fmt: skip
+        try:
+            with holding(site) as loop:
+                eventually(lambda: loop.said("cycle")[-1]["limit_w"][-1] == 1300.0)
+                eventually(lambda: room.draw_w() <= 1300.0)
+                # Of the feed it knows by our meter alone, and of node-0 nothing at all.
+                eventually(lambda: abs(loop.said("cycle")[-1]["feed_w"][0] - room.draw_w()) < 20.0)
+                assert loop.said("cycle")[-1]["unread"] == ["node-0"]
+                assert max(watched(room, 2.0)) <= 1300.0
+                assert loop.end() == 0
+                assert loop.process.stderr is not None
+                told = str(loop.process.stderr.read())
+            assert told.count("driver 'faulty' failed: KeyError") == 1  # of all those cycles
+        finally:
+            end_watchdogs(site)
+
+
+def test_a_service_holds_its_feed_by_its_meter(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path(packages))
+    watts, others_w = tmp_path / "watts", [40.0]
+    config = tmp_path / "serve.yaml"
+    feeds = {"rack-1": {"limit": 100.0, "meter": f"file://{watts}"}}
+    site = {"feeds": feeds, "feed": "rack-1", "meter": "faulty://raises"}
+    config.write_text(json.dumps({"site": site}))
+    serving = Serving(tmp_path / "state", "--config", str(config))
+
+    def told(level: str) -> str:
+        notes = (serving.ask("power") or {}).get("notes", [])
+        return "".join(note for note in notes if note.startswith(f"{level}: "))
+
+    with shown(watts, lambda: others_w[0]):
+        try:
+            serving.begin()
+            serving.ready()
+            until(lambda: " 40.0 W" in told("rack-1"), 60.0)
+            others_w[0] = 70.0
+            until(lambda: " 70.0 W" in told("rack-1"), 60.0)
+            assert "unknown" in told("site")  # whose meter raises: nothing else is the worse for it
+            job = serving.submit("true")
+            serving.wait_for(job, "Succeeded")
+        finally:
+            serving.end()
+    assert "driver 'faulty' failed: KeyError" in serving.errors.read_text()
+
+
 def test_a_service_schedules_by_it(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(packages))
+    monkeypatch.setenv("PYTHONPATH", python_path(packages))
     options = ("--policy", "short-names-first", "--power", "square-root", "--slots", "1")
     serving = Serving(tmp_path / "state", *options)
     try:
@@ -146,7 +298,7 @@ def test_a_service_schedules_by_it(
 def test_a_service_lives_on_beside_a_scheduler_that_raises(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(packages))
+    monkeypatch.setenv("PYTHONPATH", python_path(packages))
     serving = Serving(tmp_path / "state", "--policy", "raises")
     try:
         serving.begin()
@@ -160,7 +312,7 @@ def test_a_service_lives_on_beside_a_scheduler_that_raises(
         serving.end()
 
 
-@pytest.mark.parametrize("kind", ["scheduler", "power", "meter", "format"])
+@pytest.mark.parametrize("kind", ["scheduler", "power", "meter", "format", "report"])
 def test_what_new_writes_works(call: Call, tmp_path: Path, kind: str) -> None:
     done = call("new", kind, "my-own")
     assert done.returncode == 0, done.stderr
@@ -168,8 +320,8 @@ def test_what_new_writes_works(call: Call, tmp_path: Path, kind: str) -> None:
     install(tmp_path / "my-own", there)
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", str(tmp_path / "my-own")],
-        env={**os.environ, "PYTHONPATH": str(there)}, capture_output=True, text=True, timeout=180,
-        check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": python_path(there)}, capture_output=True, text=True,
+        timeout=180, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert tested.returncode == 0, tested.stdout[-2000:]
     assert call("new", kind, "my-own").returncode == 2

@@ -8,8 +8,10 @@ from wattherd.devices.knobs import knob
 from wattherd.devices.knobs.contract import KnobDriver
 from wattherd.devices.knobs.journal import KnobJournal
 from wattherd.devices.knobs.knob import Knob, turned
+from wattherd.devices.knobs.plugin_knob import PluggedKnob
 from wattherd.devices.knobs.switch import Outlet, Switch
 from wattherd.devices.wire.clock import SYSTEM, Clock
+from wattherd.devices.wire.plugin_calls import made
 from wattherd.devices.wire.protocols import Protocol, driver_module, require_program
 from wattherd.devices.wire.uri import Uri, parse
 
@@ -51,7 +53,10 @@ def open_knob(text: str, journal: KnobJournal | None = None, clock: Clock = SYST
     options: Collection[str] = module.OPTIONS
     uri.allow({*options, *knob.OPTIONS})
     make: Maker = module.driver
-    driver = make(uri)
+    if uri.scheme in PROTOCOLS:
+        driver = make(uri)
+    else:
+        driver = made(uri, lambda: PluggedKnob(uri.scheme, make(uri)))
     require_program(uri, PROTOCOLS)
     return turned(uri, driver, journal, clock)
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection
 from wattherd.devices.meters import meter
 from wattherd.devices.meters.contract import MeterDriver
 from wattherd.devices.meters.meter import Meter, metered
+from wattherd.devices.meters.plugin_meter import plugged
 from wattherd.devices.wire.clock import SYSTEM, Clock
+from wattherd.devices.wire.plugin_calls import made
 from wattherd.devices.wire.protocols import Protocol, driver_module, require_program
 from wattherd.devices.wire.uri import Uri, parse
 
@@ -45,6 +47,9 @@ def open_meter(text: str, clock: Clock = SYSTEM) -> Meter:
     options: Collection[str] = module.OPTIONS
     uri.allow({*options, *meter.OPTIONS})
     make: Maker = module.driver
-    driver = make(uri, clock)
+    if uri.scheme in PROTOCOLS:
+        driver = make(uri, clock)
+    else:
+        driver = plugged(uri.scheme, made(uri, lambda: make(uri, clock)))
     require_program(uri, PROTOCOLS)
     return metered(uri, driver, clock)

@@ -1,0 +1,167 @@
+"""Drivers of other packages: whatever they do wrong is a device that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wattherd.devices.knobs.contract import KnobLimits, KnobSetting, KnobUnit, OrderResult
+from wattherd.devices.knobs.registry import open_knob
+from wattherd.devices.meters.contract import MeterSample
+from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
+from wattherd.errors import UserError
+
+
+@pytest.fixture
+def speaks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """A package that speaks `mine` by a driver."""
+
+    def announce(make: Any) -> None:
+        module = SimpleNamespace(OPTIONS=frozenset(), driver=make)
+        entry = SimpleNamespace(value="mine", load=lambda: module)
+        protocols = "wattherd.devices.wire.protocols"
+        monkeypatch.setattr(f"{protocols}.announced", lambda seam: {"mine": entry})
+        monkeypatch.setattr(f"{protocols}.loaded", lambda seam, name: module)
+
+    return announce
+
+
+class Meter:
+    def __init__(self, answer: Callable[[], Any], **more: Any) -> None:
+        self.answer, self.closed = answer, 0
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def sample(self) -> Any:
+        return self.answer()
+
+    def close(self) -> None:
+        self.closed += 1
+        raise OSError("closed already")
+
+
+def test_a_good_meter_reads_as_ours_do(speaks: Callable[[Any], None]) -> None:
+    speaks(lambda uri, clock: Meter(lambda: MeterSample(2.5, 7.0)))
+    meter = open_meter("mine://h?unit=kW")
+    reading = meter.read()
+    assert (reading.watts, reading.at_s, reading.source) == (2500.0, 7.0, "mine://h?unit=kW")
+    assert not meter.keeps_samples
+    meter.close()  # whose driver raises
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: None, "it answered with None"),
+        (lambda: 3.0, "it answered with 3.0"),
+        (lambda: MeterSample("many"), "it answered with 'many'"),  # type: ignore[arg-type]
+        (lambda: MeterSample(1.0, "now"), "it answered with 'now'"),  # type: ignore[arg-type]
+        (lambda: MeterSample(float("nan")), "answered nan, which is no power"),
+    ],
+)
+def test_a_meter_that_fails_is_one_that_does_not_answer(
+    speaks: Callable[[Any], None], answer: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    speaks(lambda uri, clock: Meter(answer))
+    meter = open_meter("mine://h")
+    for _ in range(3):
+        with pytest.raises(DeviceError) as error:
+            meter.read()
+        assert error.value.trouble is DeviceErrorKind.GARBAGE
+        assert error.value.source == "mine://h"
+        assert said in str(error.value)
+    assert caplog.text.count("driver 'mine' failed") <= 1
+
+
+def test_trouble_that_a_driver_tells_is_told_as_it_is(speaks: Callable[[Any], None]) -> None:
+    def timeout() -> None:
+        raise DeviceError(DeviceErrorKind.TIMEOUT, "no answer")
+
+    speaks(lambda uri, clock: Meter(timeout))
+    with pytest.raises(DeviceError, match=r"^mine://h: timeout: no answer$"):
+        open_meter("mine://h").read()
+
+
+def test_a_meter_that_keeps_samples_keeps_them_still(speaks: Callable[[Any], None]) -> None:
+    kept: list[Any] = [MeterSample(1.0, 1.0), MeterSample(2.0, 2.0)]
+
+    def since(at_s: float) -> list[Any]:
+        return [one for one in kept if not isinstance(one, MeterSample) or one.at_s > at_s]
+
+    more = {"keeps_samples": True, "kept_since": since, "concurrent": True}
+    speaks(lambda uri, clock: Meter(lambda: MeterSample(2.0), **more))
+    meter = open_meter("mine://h")
+    assert meter.keeps_samples
+    assert meter.driver.concurrent  # type: ignore[attr-defined]
+    assert meter.kept_since(1.0) == [(2.0, 2.0)]
+    kept.append("a word")
+    with pytest.raises(DeviceError, match="answered with 'a word'"):
+        meter.kept_since(0.0)
+
+
+@pytest.mark.parametrize("open_it", [open_meter, open_knob])
+def test_a_driver_that_cannot_be_made_is_an_error_with_its_address(
+    speaks: Callable[[Any], None], open_it: Callable[[str], Any]
+) -> None:
+    def make(*given: Any) -> None:
+        raise RuntimeError("no licence")
+
+    speaks(make)
+    with pytest.raises(UserError, match="driver 'mine' failed: RuntimeError: no licence") as error:
+        open_it("mine://h")
+    assert "mine://h" in error.value.line()
+    assert "plugins.md" in error.value.hint
+
+
+class Knob:
+    unit, step = KnobUnit.WATT, 1.0
+
+    def __init__(self) -> None:
+        self.value, self.broken = 300.0, ""
+
+    def answers(self, name: str) -> None:
+        if name == self.broken:
+            raise KeyError(name)
+
+    def limits(self) -> KnobLimits:
+        self.answers("limits")
+        return KnobLimits(unit=self.unit, lowest=100.0, highest=400.0, default=None, now=self.value)
+
+    def read(self) -> KnobSetting:
+        self.answers("read")
+        return KnobSetting(value=self.value, state={"value": self.value})
+
+    def write(self, value: float) -> None:
+        self.answers("write")
+        self.value = value
+
+    def put_back(self, state: Any) -> None:
+        self.answers("put_back")
+        self.value = state["value"]
+
+    def close(self) -> None:
+        raise OSError("closed already")
+
+
+def test_a_knob_that_fails_is_one_that_does_not_answer(speaks: Callable[[Any], None]) -> None:
+    driver = Knob()
+    speaks(lambda uri: driver)
+    knob = open_knob("mine://h?settle=0.01s")
+    assert knob.set(250.0).result is OrderResult.TOOK_EFFECT
+    assert knob.identity() == ""
+    for name in ("read", "write", "limits"):
+        driver.broken = name
+        knob.forget()
+        outcome = knob.set(350.0)
+        assert not outcome.in_force
+        assert "the driver 'mine' failed: KeyError" in outcome.problem
+    driver.broken = ""
+    assert knob.set(200.0).in_force
+    driver.broken = "put_back"
+    assert not knob.restore().in_force
+    knob.close()  # whose driver raises
