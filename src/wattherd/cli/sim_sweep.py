@@ -15,7 +15,8 @@ from wattherd.units import seconds
 
 if TYPE_CHECKING:
     from wattherd.experiments.sweep.cell import ScheduleCell
-    from wattherd.library.sweep import Caching, SweptRuns
+    from wattherd.library.caching import Caching
+    from wattherd.library.sweep import SweptRuns
     from wattherd.workload.scenario import Scenario
 
 

@@ -24,6 +24,9 @@ from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Sche
 from wattherd.experiments.schedule.setup import setting_of
 from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
 from wattherd.experiments.schedule.workloads import TIMED
+from wattherd.experiments.sweep.cell import ScheduleCell
+from wattherd.experiments.sweep.kept_run import KeptRun, row_or_kept, run_or_kept
+from wattherd.library.caching import Caching, results_kept
 from wattherd.library.inputs import Source, input_file
 from wattherd.library.plot import Plot, first_html, plots
 from wattherd.library.table import Cell, Table
@@ -32,6 +35,7 @@ from wattherd.report.page import plots_as_svg, write_report
 from wattherd.report.plugin_reports import MakeReport
 from wattherd.sim import usage_levels
 from wattherd.spelling import hint_for
+from wattherd.store.result_cache import ResultCache
 from wattherd.store.run_dir import RunDir
 from wattherd.workload.scenario import (
     Scenario,
@@ -64,9 +68,13 @@ def run_schedulers(
     preset: str | None = None,
     restart: str | float | None = None,
     seed: int = 1,
+    cache: Caching = True,
     **fields: Any,
 ) -> Simulation:
     """Run each scheduler on the jobs and keep what became of them.
+
+    What was computed before, by this version from equal inputs, is not computed again. Functions as
+    policies are run every time.
 
     Args:
         jobs: a file, a frame with its columns, or rows (docs/reference/job-files.md): `id` and
@@ -82,6 +90,7 @@ def run_schedulers(
         preset: a published simulator's rules; for jobs that say how long they run it is `none`.
         restart: pause after every start, as `30s` or seconds.
         seed: of everything that is drawn.
+        cache: whether and where figures are kept (docs/guides/sweeps.md says what they depend on).
         fields: any other field of a scenario (docs/guides/scenarios.md), such as `power_tree`,
             `queues`, `faults`, `caps`, `until`.
 
@@ -113,7 +122,8 @@ def run_schedulers(
                 measured = stack.enter_context(input_file(power_profiles, "power_profiles"))
                 document["jobs"]["power_profiles"] = str(measured)
             scenario = beside(validated(document, "simulate"), Path())
-            found = _run(scenario, {name: make for name, make in wanted if make is not None})
+            own = {name: make for name, make in wanted if make is not None}
+            found = _run(scenario, own, results_kept(cache))
         return found if isinstance(jobs, str | Path) else replace(found, frame=file.read_text())
 
 
@@ -145,7 +155,7 @@ def _same(make: MakePlanner) -> MakePlanner:
     return make
 
 
-def _run(scenario: Scenario, own: Mapping[str, MakePlanner]) -> Simulation:
+def _run(scenario: Scenario, own: Mapping[str, MakePlanner], kept: ResultCache) -> Simulation:
     budget, power = scenario.budgets[0], scenario.power[0]
     setting = setting_of(scenario, budget=budget, power=power, record=True)
     schedulers = dict(setting.preset.schedulers)
@@ -158,8 +168,15 @@ def _run(scenario: Scenario, own: Mapping[str, MakePlanner]) -> Simulation:
     setting = replace(setting, history=True, preset=preset)
     for name in scenario.policies:
         setting.preset.scheduler(name, setting.given)
-    runs = tuple(simulate(setting, name) for name in scenario.policies)
-    return Simulation(scenario=scenario, runs=runs, setting=setting)
+    runs: list[ComparedRun | KeptRun] = []
+    for name in scenario.policies:
+        again = partial(simulate, setting, name)
+        if name in own:  # what a function does depends on whatever it sees: no name says that
+            runs.append(again())
+            continue
+        one = scenario.model_copy(update={"policies": [name]})
+        runs.append(run_or_kept(ScheduleCell(workload="jobs", scenario=one), kept, again))
+    return Simulation(scenario=scenario, runs=tuple(runs), setting=setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -167,7 +184,7 @@ class Simulation:
     """What became of the jobs under each scheduler; times in seconds, energy in joules."""
 
     scenario: Scenario
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[ComparedRun | KeptRun, ...]
     setting: ComparisonSetup
     frame: str = ""
     """The jobs as JSON lines, where they came from no file."""
@@ -223,6 +240,8 @@ class Simulation:
     def explain(self, job: str, policy: str | None = None) -> JobStory:
         """What happened to a job, and why, under a scheduler (the first unless told).
 
+        A run whose figures were kept is run again for this: events are not kept.
+
         Raises:
             UserError: no such job, or no such run.
         """
@@ -239,7 +258,8 @@ class Simulation:
 
         Args:
             folder: where; it is made.
-            log: with every event, for `sim explain` and `sim replay`.
+            log: with every event, for `sim explain` and `sim replay`; a run whose figures were kept
+                is run again for this.
             parquet: with the tables as Parquet files as well (extra `tables`).
 
         Raises:
@@ -324,31 +344,37 @@ class Comparison:
         return self.runs._repr_html_()
 
 
-def compare(scenario: str | Path | Mapping[str, Any]) -> Comparison:
+def compare(scenario: str | Path | Mapping[str, Any], *, cache: Caching = True) -> Comparison:
     """Run every policy of a scenario with every budget and way of sharing power.
+
+    What was computed before, by this version from equal inputs, is not computed again, whether a
+    sweep or a comparison did.
 
     Args:
         scenario: a YAML file (docs/guides/scenarios.md), or its fields.
+        cache: whether and where figures are kept.
 
     Raises:
         UserError: a field or a file that cannot be used.
     """
     if isinstance(scenario, Mapping):
-        return _compared(beside(validated(dict(scenario), "compare"), Path()))
+        fields = beside(validated(dict(scenario), "compare"), Path())
+        return _compared(fields, results_kept(cache))
     path = Path(scenario)
     with told_by_field(path):
-        return _compared(read_scenario(path))
+        return _compared(read_scenario(path), results_kept(cache))
 
 
-def _compared(given: Scenario) -> Comparison:
+def _compared(given: Scenario, kept: ResultCache) -> Comparison:
     rows: list[dict[str, Any]] = []
     for policy, power, budget in product(given.policies, given.power, given.budgets):
         # Without a budget nothing is shared: one run stands for every way of sharing.
         shared = budget is not None or given.power_tree is not None
         if not shared and power != given.power[0]:
             continue
-        setting = setting_of(given, budget=budget, power=power)
-        row = simulate(setting, policy).row
+        one = {"policies": [policy], "budgets": [budget], "power": [power]}
+        cell = ScheduleCell(workload="jobs", scenario=given.model_copy(update=one))
+        row = row_or_kept(cell, kept)
         rows.append({"power": power if shared else None, "budget": budget, **row})
     first = setting_of(given, budget=given.budgets[0], power=given.power[0])
     return Comparison(

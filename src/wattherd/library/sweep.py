@@ -16,16 +16,15 @@ from wattherd.experiments.schedule.run import POWER_POLICIES, power_policy
 from wattherd.experiments.schedule.setup import parse_budget
 from wattherd.experiments.schedule.simulators import preset as preset_of
 from wattherd.experiments.schedule.workloads import TIMED
-from wattherd.experiments.sweep import fingerprint
 from wattherd.experiments.sweep.cell import ScheduleCell, grid
 from wattherd.experiments.sweep.kinds import SweepCell
 from wattherd.experiments.sweep.sweep import CellSweep, SweptCell, document
+from wattherd.library.caching import Caching, results_kept
 from wattherd.library.inputs import Source, by_row, input_file
 from wattherd.library.progress import tracked
 from wattherd.library.simulation import Watts, budget_text
 from wattherd.library.table import Table
 from wattherd.spelling import hint_for
-from wattherd.store.result_cache import ResultCache, cache_folder
 from wattherd.store.run_dir import RunDir
 from wattherd.workload.cluster_text import read_cluster
 from wattherd.workload.scenario import Scenario, beside, validated
@@ -34,8 +33,6 @@ SWEEP_FILE = "sweep.json"
 Drawn = Callable[[int], Source]
 """Jobs that a seed draws: rows or a frame."""
 Workload = Source | Drawn
-Caching = bool | str | Path
-"""True for the user's folder, False for none, or a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -187,9 +184,7 @@ def run_cells(
         raise UserError(f"{processes} is no number of processes", field="processes", hint="1")
     if limit_s is not None and not limit_s > 0:
         raise UserError(f"{limit_s} s is no limit", field="limit_s", hint="seconds, or None")
-    folder = cache_folder() if isinstance(cache, bool) else Path(cache)
-    kept = ResultCache(None if cache is False else folder, fingerprint.made_by())
-    found = CellSweep(cells, kept)
+    found = CellSweep(cells, results_kept(cache))
     computed = found.run(processes=processes, limit_s=limit_s)
     for _ in tracked(computed, found.to_compute, what) if progress else computed:
         pass

@@ -6,25 +6,76 @@ sim-json.md says what is in each file).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from wattherd import __version__
 from wattherd.engine.core.config import RULES
 from wattherd.experiments.schedule.assumptions import assumptions, watts_source
-from wattherd.experiments.schedule.run import ComparedRun, ComparisonSetup
+from wattherd.experiments.schedule.run import ComparisonSetup
 from wattherd.experiments.schedule.summary import JOB_COLUMNS, job_rows
 from wattherd.sim import stretches, usage_levels
+from wattherd.sim.collector import JobOutcome
+from wattherd.sim.world import RunRecording
 from wattherd.store.event_log import write_log
 from wattherd.store.run_dir import RunDir
 from wattherd.workload.scenario import Scenario
+
+
+class HasRows(Protocol):
+    """What was in use over time, as a table."""
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Its rows."""
+        ...
+
+
+class FinishedRun(Protocol):
+    """What is written of a run: one that was simulated now, or whose figures were kept."""
+
+    @property
+    def policy(self) -> str:
+        """Its scheduler."""
+        ...
+
+    @property
+    def row(self) -> Mapping[str, object]:
+        """Its figures."""
+        ...
+
+    @property
+    def outcomes(self) -> Sequence[JobOutcome]:
+        """What became of each job."""
+        ...
+
+    @property
+    def unfinished(self) -> Sequence[tuple[str, str]]:
+        """Jobs that were not over at the end, and why."""
+        ...
+
+    @property
+    def levels(self) -> HasRows | None:
+        """How much of everything was in use."""
+        ...
+
+    @property
+    def stretches(self) -> HasRows | None:
+        """Which job held what."""
+        ...
+
+    @property
+    def recording(self) -> RunRecording:
+        """Its events and commands."""
+        ...
+
 
 SCHEMA = "wattherd.sim/1"
 SIM_FILE = "sim.json"
 
 
 def run_document(
-    scenario: Scenario, setting: ComparisonSetup, results: Sequence[ComparedRun], command: str
+    scenario: Scenario, setting: ComparisonSetup, results: Sequence[FinishedRun], command: str
 ) -> dict[str, object]:
     """The document of a scenario's runs under its first budget."""
     nodes = setting.given.cluster.nodes
@@ -52,7 +103,7 @@ def run_document(
     }
 
 
-def keep_runs(out: Path, document: dict[str, object], results: Sequence[ComparedRun]) -> Path:
+def keep_runs(out: Path, document: dict[str, object], results: Sequence[FinishedRun]) -> Path:
     """Write the document and each policy's tables; the document's path.
 
     Raises:
@@ -71,7 +122,7 @@ def keep_runs(out: Path, document: dict[str, object], results: Sequence[Compared
     return directory.write_json(SIM_FILE, document)
 
 
-def keep_logs(out: Path, results: Sequence[ComparedRun]) -> None:
+def keep_logs(out: Path, results: Sequence[FinishedRun]) -> None:
     """Write every event of the runs, for `sim explain` and `sim replay`."""
     for result in results:
         write_log(out / f"log-{result.policy}.jsonl.gz", result.recording)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import wattherd
 from wattherd.engine.core.config import RULES
-from wattherd.plugins import announced
+from wattherd.plugins import AnnouncedPart, announced
 
 _ROOMS_APART = ("cli", "server", "kube", "local", "hold", "report", "library", "testing")
 """Rooms of this package that no figure of a simulation comes from."""
@@ -48,18 +49,12 @@ def of_plugin(seam: str, name: str) -> str | None:
     entry = announced(seam).get(name)
     if entry is None:
         return None
-    module = entry.value.partition(":")[0].strip()
-    found: dict[Path, Path] = {}
     try:
-        spec = find_spec(module.partition(".")[0])
-        for root, path in _sources(spec):
-            found[path] = path.relative_to(root)
+        found = _files_of(entry)
         if not found:  # in an archive, or made by an import hook
             return None
         dist = getattr(entry, "dist", None)
         needs = _needs(dist) if dist is not None else []
-        for path, relative in _recorded(dist):
-            found.setdefault(path, relative)
         digest = hashlib.sha256("\n".join([entry.value, *needs]).encode())
         for path, relative in sorted(found.items(), key=lambda one: (str(one[1]), str(one[0]))):
             _add(digest, str(relative), path)
@@ -68,12 +63,52 @@ def of_plugin(seam: str, name: str) -> str | None:
     return digest.hexdigest()
 
 
+def _files_of(entry: AnnouncedPart) -> dict[Path, Path]:
+    """Files of the package and of the distribution behind an entry point, by what they are called.
+
+    None at all where the package's own cannot be found.
+    """
+    module = entry.value.partition(":")[0].strip()
+    spec = find_spec(module.partition(".")[0])
+    found = {path: path.relative_to(root) for root, path in _sources(spec)}
+    if found:
+        for path, relative in _recorded(getattr(entry, "dist", None)):
+            found.setdefault(path, relative)
+    return found
+
+
+def files_behind(parts: Mapping[str, str]) -> Iterator[Path]:
+    """What a process must have loaded as it is on disk: ours, installed packages, plug-ins.
+
+    Args:
+        parts: names of policies by seam.
+
+    Installing or removing a package changes the folder that it stands in.
+    """
+    yield from _ours()
+    for name in _LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            yield Path(str(metadata.distribution(name).locate_file("")))
+    for seam, name in parts.items():
+        entry = announced(seam).get(name)
+        if entry is not None:
+            try:
+                yield from _files_of(entry)
+            except (ValueError, ImportError):
+                return  # such a result has no name either
+
+
+def _ours() -> list[Path]:
+    """Files of this package that figures of a simulation come from."""
+    root = Path(wattherd.__file__).parent
+    return [path for path in _within(root) if path.relative_to(root).parts[0] not in _ROOMS_APART]
+
+
 @cache
 def made_by() -> str:
     """This version of wattherd: its number, its rules, its source, and what it computes with."""
     root = Path(wattherd.__file__).parent
-    files = [path for path in _within(root) if path.relative_to(root).parts[0] not in _ROOMS_APART]
-    source = _of_files(sorted(files), root)
+    source = _of_files(sorted(_ours()), root)
     versions = [f"{name}={_version(name)}" for name in _LIBRARIES]
     with_what = [platform.machine(), sys.implementation.name, platform.python_version(), *versions]
     digest = hashlib.sha256("\n".join([source, *with_what]).encode()).hexdigest()
