@@ -93,7 +93,7 @@ class Room:
         if len(self._coming) > self.delay:
             cap_w = np.clip(self._coming.popleft(), max(self.lowest_w, 100.0), 400.0)
             self.cap_w = np.where(self.deaf, self.cap_w, cap_w)
-            self.told_w = np.where(self.deaf & ~self.boasts, self.told_w, cap_w)
+            self.told_w = np.where(self.deaf & (not self.boasts), self.told_w, cap_w)
         self.at_s += 1
         self._respond()
 

@@ -105,14 +105,17 @@ def act(shell: Shell, what: str, number: int, count: int) -> None:
 
 
 def node_w(shell: Shell) -> list[Fraction]:
-    """What each node draws at most, every device at the highest cap in force there."""
+    """What each node draws at most, every device at the highest cap in force there.
+
+    A job across GPU models has one cap for all; no device draws more than its own model can.
+    """
     devices: dict[tuple[int, int], Fraction] = {}
     run_w = Fraction(0)
     for job in shell.core.jobs.values():
         places = [(one.node, gpu) for one in job.allocations for gpu in one.gpus]
-        most_w = max((GPUS[CLUSTER.nodes[n].gpu_model].max_w for n, _ in places), default=0.0)
-        cap_w = Fraction(most_w if job.cap_w is None else min(job.cap_w, most_w))
         for place in places:
+            own_w = GPUS[CLUSTER.nodes[place[0]].gpu_model].max_w
+            cap_w = Fraction(own_w if job.cap_w is None else min(job.cap_w, own_w))
             devices[place] = max(devices.get(place, Fraction(0)), cap_w)
     found = []
     for number, node in enumerate(CLUSTER.nodes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,9 +23,16 @@ ROWS = sa.Table(
 )
 
 
+@pytest.fixture
+def engine() -> Iterator[sa.Engine]:
+    """A database of its own, which is let go of."""
+    found = sa.create_engine("sqlite://")
+    yield found
+    found.dispose()
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 63, 64, 700])
-def test_rows_are_added_raised_and_dropped(count: int) -> None:
-    engine = sa.create_engine("sqlite://")
+def test_rows_are_added_raised_and_dropped(engine: sa.Engine, count: int) -> None:
     statements: list[str] = []
     sa.event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
     rows: list[dict[str, Any]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,21 @@ def a_sample(at_s: float, draw_w: float) -> dict[str, Any]:
             "stated": "measured"}  # fmt: skip
 
 
+OPEN: list[ClusterStore] = []
+
+
+@pytest.fixture(autouse=True)
+def stores_are_closed() -> Iterator[None]:
+    """Whatever a test opened."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
 def a_store(tmp_path: Path, *, until_s: float, draw_w: Any, but: range = range(0)) -> Projection:
     tmp_path.mkdir(exist_ok=True)
     store = ClusterStore.open(f"sqlite:///{tmp_path}/store.db")
+    OPEN.append(store)
     batch = ProjectionBatch()
     for at in range(10, int(until_s) + 1, 10):
         if at not in but:
