@@ -37,10 +37,10 @@ def watts(given: str | float, *, field: str = "") -> float:
     number, scale, unit = match.groups()
     if scale == "m" and value:
         hint = f"write {value:g}W or {number}MW"
-        raise UserError(f"{text} is milliwatts or megawatts?", field=field, hint=hint)
+        raise UserError(f"{text} may mean milliwatts or megawatts", field=field, hint=hint)
     if not unit and not scale and value:
         hint = f"write {number}W or {number}kW"
-        raise UserError(f"{text} watts or kilowatts?", field=field, hint=hint)
+        raise UserError(f"{text} has no unit", field=field, hint=hint)
     return value
 
 
@@ -124,7 +124,7 @@ def seconds(given: str | float, *, field: str = "") -> float:
     plain_number = re.fullmatch(_NUMBER, text)
     if plain_number and float(text):
         hint = f"write {text}s, {text}m or {text}h"
-        raise UserError(f"{text} seconds, minutes or hours?", field=field, hint=hint)
+        raise UserError(f"{text} has no unit of time", field=field, hint=hint)
     if plain_number:
         return 0.0
     parts = re.findall(rf"{_NUMBER}(min|[smhd])", text)

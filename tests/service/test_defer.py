@@ -62,7 +62,7 @@ def test_begin_times_of_a_rule_are_kept_by_the_scheduler(
     capsys.readouterr()
     assert ran("power", "defer", "jobs.csv", "--rates", "rates.csv", "--rule", "wait-awhile",
                "--out", "x.csv") == 2  # fmt: skip
-    assert "wait-awhile pauses jobs" in capsys.readouterr().err
+    assert "wait-awhile may start a job twice" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -85,7 +85,7 @@ def test_a_meter_is_recorded_and_judged(recorded: Path, capsys: pytest.CaptureFi
         (["FILE", "--drift", "2"], "--drift: 2 is no small share"),
         (["FILE", "--ramp-over", "0s"], "--ramp-over: is too short"),
         (["FILE", "--swing", "5"], "--swing"),
-        (["FILE", "--jobs", "4", "--ramp-up", "0W"], "--ramp-up: nothing could ever change"),
+        (["FILE", "--jobs", "4", "--ramp-up", "0W"], "--ramp-up: must be above zero"),
         (["FILE", "--jobs", "4", "--storage", "2kWh"], "--storage: '2kWh' is no storage"),
         (["FILE", "--jobs", "4", "--storage", "0kW,2kWh"], "--storage: stores nothing"),
         (["FILE", "--storage", "9kW,2kWh"], "--storage: smooths jobs"),

@@ -88,7 +88,7 @@ def test_budgets_and_refusals(site: wh.Client) -> None:
     with pytest.raises(wh.UserError) as told:
         site.job("j-9999")
     assert told.value.exit_code == 3
-    with pytest.raises(wh.UserError, match="energy by 'mood'"):
+    with pytest.raises(wh.UserError, match="cannot sum energy by 'mood'"):
         site.energy(by="mood")
     assert site.wait(site.submit("sleep 30")["id"], timeout_s=0)["state"] != "Succeeded"
 

@@ -352,12 +352,12 @@ def test_one_site_of_several_can_be_chosen_and_a_wrong_name_lists_them() -> None
     ("text", "said"),
     [
         ("f,fed,,,,,,,,,", "kind: 'fed' is unknown (hint: did you mean 'feed'"),
-        ("f,feed,,,230,,,,,,", "amps: volts and amps go together"),
+        ("f,feed,,,230,,,,,,", "amps: volts and amps must be given together"),
         ("f,feed,,,230,x,,,,,", "amps: 'x' is no usable number"),
         ("f,feed,,,230,16,2,,,,", "phases: '2' is unknown"),
         ("f,feed,,,,,,,20,,\nf,feed,,,,,,,,,", "name: 'f' is there twice"),
         ("n,node,,g,,,,,,,", "names 'g', which is no part"),
-        ("f,feed,,,,,,,10mW,,", "limit: 10mW is milliwatts or megawatts?"),
+        ("f,feed,,,,,,,10mW,,", "limit: 10mW may mean milliwatts or megawatts"),
     ],
 )
 def test_a_table_names_line_and_column_of_what_it_cannot_use(

@@ -248,8 +248,8 @@ def test_a_schedule_is_kept_ahead_of_a_fall_and_told_as_the_next_step() -> None:
         ({"schedule": {"rows": [{"at": "18:00"}], "timeZone": "Mars"}}, "no time zone 'Mars'"),
         ({"signal": {"address": "https://h/l?credentials=/srv/key"}}, "is not below"),
         ({"signal": {"address": "https://h/l?credentials=/etc/wattherd/../shadow"}}, "not below"),
-        ({"signal": {"address": "https://h/l?safe=60%25"}}, "a share of what"),
-        ({"constant": "60%"}, "60% of what"),
+        ({"signal": {"address": "https://h/l?safe=60%25"}}, "is a share of a limit"),
+        ({"constant": "60%"}, "60% is a share of a limit"),
     ],
     ids=["zone", "file", "way out", "share of a signal", "share"],
 )

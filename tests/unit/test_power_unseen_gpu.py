@@ -382,7 +382,7 @@ def test_a_type_without_data_is_advised_to_be_measured_once(
     [
         ("212W", "names no cap"),
         ("212W@9kW", "up to the TDP"),
-        ("212@250W", "watts or kilowatts"),
+        ("212@250W", "has no unit"),
         ("0W@250W", "is no draw"),
         ("2kW@250W", "is no draw"),
     ],

@@ -101,7 +101,7 @@ def test_a_schedule_follows_its_file_and_keeps_the_last_usable_plan(tmp_path: Pa
     [
         ("time,limit\n", "columns at and limit"),
         ("at,limit\n2026-11-21T12:00:00,9kW\n", "no time zone"),
-        ("at,limit\n1h,9kW\n", "after what"),
+        ("at,limit\n1h,9kW\n", "no start to count from"),
         (f"at,limit\n{at(1)},9kW\n{at(0)},8kW\n", "row 2.*not after the row before"),
         (f"at,limit,until\n{at(0)},9kW,{at(2)}\n{at(1)},8kW,\n", "after the next row's start"),
         (f"at,limit\n{at(0)},-9kW\n", "no power"),

@@ -221,7 +221,7 @@ def _grid(given: tuple[str, ...]) -> dict[str, str]:
     for name, values in (_pair(one, "--grid", "lr=0.1,0.01 or seed=1..5") for one in given):
         if name in axes:
             hint = f"--grid {name}={axes[name]},{values}"
-            raise UserError(f"{name} stands there twice", field="--grid", hint=hint)
+            raise UserError(f"{name} is given twice", field="--grid", hint=hint)
         axes[name] = values
     return axes
 

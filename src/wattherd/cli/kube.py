@@ -226,7 +226,12 @@ def _pages(live: LiveScheduler, dashboard: str | None) -> AbstractContextManager
     host, port = address_of(dashboard, "--dashboard")
     if host not in _HERE:
         hint = "listen on 127.0.0.1; `kubectl port-forward` leads there"
-        raise UserError("whoever looks sees all", where=host, field="--dashboard", hint=hint)
+        raise UserError(
+            "has no login: everybody who reaches it would see the whole cluster",
+            where=host,
+            field="--dashboard",
+            hint=hint,
+        )
     listener = listen(host, port, "--dashboard")
     return _served(Pages(dashboard_app(Dashboard(live)), listener), listener)
 
@@ -325,7 +330,12 @@ def _tls(host: str, cert: Path | None, key: Path | None, client_ca: Path | None)
     open_to_others = host not in _HERE
     if open_to_others and (cert is None or client_ca is None):
         hint = "give --tls-cert, --tls-key and --client-ca"
-        raise UserError("whoever may ask may bind pods", where=host, field="--host", hint=hint)
+        raise UserError(
+            "needs client certificates: everybody who reaches it could bind pods",
+            where=host,
+            field="--host",
+            hint=hint,
+        )
     if cert is None:
         return {}
     found: dict[str, Any] = {"ssl_certfile": str(cert), "ssl_keyfile": str(key)}

@@ -409,7 +409,9 @@ def predict(
     tdp_w = watts(tdp, field="--tdp")
     cap_w = watts(cap, field="--cap") if cap else tdp_w
     if not 0 < cap_w <= tdp_w:
-        raise UserError("the cap lies above 0, up to the TDP", field="--cap", hint=f"at most {tdp}")
+        raise UserError(
+            "the cap must be above 0 and at most the TDP", field="--cap", hint=f"at most {tdp}"
+        )
     values = _given(given)
     if peak is not None:
         values["gpu_flops"] = operations_hz(peak, field="--peak")

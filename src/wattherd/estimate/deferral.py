@@ -99,7 +99,7 @@ class RateSignal:
             self.edges_s.append(row.end_s)
             self.values.append(value)
         if not self.values:
-            raise UserError(f"no {what} is known at the beginning", field="--rates")
+            raise UserError(f"no {what} is given for the start", field="--rates")
         lengths_s = np.diff(np.array(self.edges_s))
         self._sums = np.concatenate([[0.0], np.cumsum(np.array(self.values) * lengths_s)])
 

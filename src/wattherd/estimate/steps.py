@@ -59,7 +59,9 @@ def fit_loss(points: Sequence[tuple[float, float]]) -> LossCurve:
         UserError: fewer than five points, or a loss that is not positive.
     """
     if len(points) < LEAST_POINTS:
-        raise UserError(f"{len(points)} points are no curve", hint=f"at least {LEAST_POINTS}")
+        raise UserError(
+            f"{len(points)} points are too few for a curve", hint=f"at least {LEAST_POINTS}"
+        )
     steps = np.array([step for step, _ in points], dtype=float)
     seen = np.array(smoothed([loss for _, loss in points]))
     if not (np.isfinite(seen).all() and (seen > 0).all() and np.isfinite(steps).all()):

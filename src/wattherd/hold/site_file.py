@@ -312,7 +312,7 @@ def _rate(value: str | float | None, field: str) -> float:
         return math.inf
     found_w = watts_per_second(value, field)
     if not found_w:
-        raise UserError("nothing could ever change", field=field,
+        raise UserError("must be above zero, or the draw could never change", field=field,
                         hint="leave it out for no limit")  # fmt: skip
     return found_w
 

@@ -227,7 +227,7 @@ class Client:
             UserError: there is no such way to sum; or as `get`.
         """
         if by not in ENERGY_BY:
-            raise UserError(f"energy by {by!r}", field="by", hint=", ".join(ENERGY_BY))
+            raise UserError(f"cannot sum energy by {by!r}", field="by", hint=", ".join(ENERGY_BY))
         key = "id" if by == "job" else by
         sums: dict[str, list[float]] = {}
         for one in self.get("jobs", over=True, limit=limit)["jobs"]:

@@ -127,7 +127,7 @@ def predict(
     cap_w = tdp_w if cap is None else _watts(cap, "cap")
     if not 0 < cap_w <= tdp_w:
         hint = f"at most {tdp_w:g} W"
-        raise UserError("the cap lies above 0, up to the TDP", field="cap", hint=hint)
+        raise UserError("the cap must be above 0 and at most the TDP", field="cap", hint=hint)
     once = MeasuredDraw(*measured) if measured else None
     if once is not None and not (0 < once.cap_w <= tdp_w and once.power_w > 0):
         raise UserError("is no draw under a cap", field="measured", hint="(212.0, 250.0)")

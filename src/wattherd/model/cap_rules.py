@@ -44,7 +44,9 @@ class CapRules:
         for name in ("ramp_up_w_s", "ramp_down_w_s", "ramp_window_s"):
             if getattr(self, name) == 0:
                 hint = "leave it out for no limit"
-                raise UserError("nothing could ever change", field=name, hint=hint)
+                raise UserError(
+                    "must be above zero, or the draw could never change", field=name, hint=hint
+                )
 
     @property
     def looks_ahead(self) -> bool:

@@ -77,8 +77,9 @@ class PowerTree:
                 raise UserError(f"negative budget {budget_w} W", where=domain.name)
         for ramp_w_s in (domain.ramp_up_w_s, domain.ramp_down_w_s):
             if ramp_w_s is not None and not ramp_w_s > 0:
-                raise UserError("nothing could ever change", where=domain.name, field="ramp",
-                                hint="leave it out for no limit")  # fmt: skip
+                problem = "must be above zero, or the draw could never change"
+                hint = "leave it out for no limit"
+                raise UserError(problem, where=domain.name, field="ramp", hint=hint)
         if any(later.at_s <= sooner.at_s for sooner, later in pairwise(domain.steps)):
             raise UserError("times of the budget do not ascend", where=domain.name, field="budget")
         if not 0 <= domain.loss < 1:

@@ -157,7 +157,9 @@ def generate_pods(
         pods = _pods_for(mix, gpu_capacity_milli, load)
     _check_count("pods", pods)
     if not (np.isfinite(span_s) and span_s > 0):
-        raise UserError(f"a span of {span_s} s", hint="give a positive number of seconds")
+        raise UserError(
+            f"a span of {span_s} s is not above zero", hint="give a positive number of seconds"
+        )
     requests = _requests(mix, pods, seed)
     submitted = np.sort(stream(seed, "generate/arrivals").uniform(0, span_s, pods)).round()
     lifetimes = _lifetimes(pods, seed)
@@ -203,7 +205,10 @@ def _pods_for(mix: published.PodFamily, capacity_milli: int | None, load: float)
     if capacity_milli is None:
         raise UserError("neither a number of pods nor a GPU capacity was given")
     if not (np.isfinite(load) and load > 0):
-        raise UserError(f"a load of {load}", hint="1 means as many GPUs requested as there are")
+        raise UserError(
+            f"a load of {load} is not above zero",
+            hint="1 means as many GPUs requested as there are",
+        )
     return max(1, round(load * capacity_milli * mix.pods / mix.gpu_milli))
 
 

@@ -101,7 +101,7 @@ def indices(text: str, field: str = "array") -> Sequence[int]:
     found = sorted(itertools.chain.from_iterable(parts))
     for one, other in itertools.pairwise(found):
         if one == other:
-            raise UserError(f"{one} stands there twice", field=field, hint="leave one out")
+            raise UserError(f"{one} is given twice", field=field, hint="leave one out")
     return found
 
 
@@ -178,7 +178,7 @@ def axis_values(name: str, values: Any) -> tuple[str, ...]:
         raise UserError("has no value", field=field, hint=f"{name}=0.1,0.01 or {name}=1..5")
     if len(set(found)) < len(found):
         twice = next(one for one in found if found.count(one) > 1)
-        raise UserError(f"{twice} stands there twice", field=field, hint="leave one out")
+        raise UserError(f"{twice} is given twice", field=field, hint="leave one out")
     return found
 
 

@@ -107,7 +107,9 @@ def moment_s(value: Any, *, where: str, field: str, start_s: float | None = None
         return float(value)
     if start_s is None:
         hint = "write a date with a zone, or add ?start=DATE to the address"
-        raise UserError(f"{value:g} s after what?", where=where, field=field, hint=hint)
+        raise UserError(
+            f"{value:g} s has no start to count from", where=where, field=field, hint=hint
+        )
     return start_s + float(value)
 
 

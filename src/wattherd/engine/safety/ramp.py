@@ -57,7 +57,7 @@ class RampLimits:
         """Refuse what nothing could keep."""
         for one in ("up_w_s", "down_w_s", "swing_w"):
             if not np.all(getattr(self, one) > 0):
-                raise UserError("nothing could ever change", field=one,
+                raise UserError("must be above zero, or the draw could never change", field=one,
                                 hint="leave it out for no limit")  # fmt: skip
         if not 0 < self.over_s < np.inf:
             raise UserError("is no length of time", field="over_s", hint="write 10s")

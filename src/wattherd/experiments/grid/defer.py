@@ -178,7 +178,11 @@ def write_begins(
     """
     if rule not in ONE_START:
         hint = f"rules of one start: {', '.join(ONE_START)}"
-        raise UserError(f"{rule} pauses jobs", field="--out", hint=hint)
+        raise UserError(
+            f"{rule} may start a job twice, and a job file holds one begin time",
+            field="--out",
+            hint=hint,
+        )
     lines = ["id,submit_s,gpus,duration_s,deadline_s,begin_s"]
     for job in jobs:
         # Begin times of a job file count from its submission.

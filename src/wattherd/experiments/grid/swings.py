@@ -85,7 +85,9 @@ def report(
         UserError: recordings too short to judge, or numbers out of range.
     """
     if not 1 <= jobs <= MOST_JOBS:
-        raise UserError(f"{jobs} jobs", field="--jobs", hint=f"1 to {MOST_JOBS:,}")
+        raise UserError(
+            f"{jobs} jobs are too few or too many", field="--jobs", hint=f"1 to {MOST_JOBS:,}"
+        )
     if not 0.0 <= drift < 0.5:
         raise UserError(f"{drift:g} is no small share", field="--drift", hint="write 0.01")
     rows: list[dict[str, Any]] = []
@@ -236,7 +238,7 @@ def _ramps(limits: SwingLimits, period_s: float) -> RampLimits:
         ("--swing", limits.swing_w),
     ):  # fmt: skip
         if level is not None and level <= 0:
-            raise UserError("nothing could ever change", field=option,
+            raise UserError("must be above zero, or the draw could never change", field=option,
                             hint="leave it out for no limit")  # fmt: skip
 
     def of(level: float | None) -> Floats:

@@ -89,7 +89,9 @@ def _check_together(fault: str) -> None:
     parts = fault.split("+")
     if len(set(parts)) < len(parts) or (NONE in parts and len(parts) > 1):
         hint = "join different faults, such as meter-lost+cap-reset"
-        raise UserError(f"{fault!r} joins what cannot be", field="--fault", hint=hint)
+        raise UserError(
+            f"{fault!r} joins a fault with itself or with none", field="--fault", hint=hint
+        )
 
 
 def _check(names: Sequence[str], known: list[str], field: str) -> None:

@@ -54,7 +54,9 @@ class LearningScenario:
     def __post_init__(self) -> None:
         """Refuse what teaches nothing."""
         if not self.shares or any(not 0 < share <= 1 for share in self.shares):
-            raise UserError("shares lie above 0, up to 1", field="--shares", hint="0.6,0.7,0.8")
+            raise UserError(
+                "a share must be above 0 and at most 1", field="--shares", hint="0.6,0.7,0.8"
+            )
         if self.samples < 1:
             raise UserError("at least one sample", field="--samples")
         if self.meter_sd is not None and not 0 < self.meter_sd < 1:

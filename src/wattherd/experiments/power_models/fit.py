@@ -78,7 +78,9 @@ def report(
     """
     if odd := [one for one in held_out if one not in SPLITS]:
         hint = hint_for(odd[0], SPLITS)
-        raise UserError(f"nothing called {odd[0]!r} is held out", field="--held-out", hint=hint)
+        raise UserError(
+            f"{odd[0]!r} is no group that can be held out", field="--held-out", hint=hint
+        )
     if learner not in LEARNERS:
         hint = hint_for(learner, LEARNERS)
         raise UserError(f"unknown learner {learner!r}", field="--learner", hint=hint)

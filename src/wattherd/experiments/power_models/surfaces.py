@@ -52,7 +52,9 @@ def surface_report(surfaces: Sequence[Surface], shares: Sequence[float]) -> dict
         UserError: a share out of range, or a budget below what all jobs need.
     """
     if not shares or any(not 0 < share <= 1 for share in shares):
-        raise UserError("shares lie above 0, up to 1", field="--shares", hint="0.6,0.7,0.8")
+        raise UserError(
+            "a share must be above 0 and at most 1", field="--shares", hint="0.6,0.7,0.8"
+        )
     most_w = sum(max(point.power_w for point in one.points) for one in surfaces)
     return {
         "schema": SCHEMA,

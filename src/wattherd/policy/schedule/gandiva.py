@@ -425,7 +425,7 @@ class Gandiva:
                 asked=resident.gpus,
                 available=free,
                 unit="GPUs",
-                unblocks="a node of its affinity takes one job less",
+                unblocks="a job leaves a node of its affinity",
             )
         draft.wait(resident.job, why)
 

@@ -116,7 +116,7 @@ class GandivaTurns:
             in_use=self.homes.demand[node][0],
             available=self.homes.capacity[node][0],
             unit=f"GPUs on {self.homes.nodes[node].name}",
-            unblocks="others' turns end",
+            unblocks="the turns of the other jobs on this node end",
         )
         self.draft.wait(resident.job, reason)
 

@@ -449,7 +449,7 @@ def _fragmented(asked: int, available: int, now_s: float) -> Reason:
         asked=asked,
         available=available,
         unit="tasks on one type",
-        unblocks="its turn has come, but what is free lies scattered",
+        unblocks="its turn has come, but the free devices are not together",
     )
 
 

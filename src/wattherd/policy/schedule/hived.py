@@ -389,7 +389,7 @@ class _Cycle:
             asked=job.spec.least_gpus,
             available=idle,
             unit="GPUs",
-            unblocks="an opportunistic job waits for GPUs that nobody uses",
+            unblocks="GPUs that nobody uses: the job is opportunistic",
         )
         self.draft.wait(job, reason)
 

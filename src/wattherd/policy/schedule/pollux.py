@@ -252,7 +252,7 @@ def _waits(job: JobView, now_s: float) -> Reason:
         since_s=now_s,
         asked=job.spec.least_gpus,
         unit="GPUs",
-        unblocks="the jobs' goodput taken together is higher without it, for now",
+        unblocks="for now the sum of all jobs' goodput is higher without it",
     )
 
 

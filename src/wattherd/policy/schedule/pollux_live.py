@@ -361,6 +361,6 @@ def _waits(job: JobView, draft: Draft, memory: _LiveMemory, now_s: float) -> Rea
         asked=job.spec.least_gpus,
         available=draft.free_gpu_total(),
         unit="GPUs",
-        unblocks="the jobs' goodput taken together is higher without it, for now; next search",
+        unblocks="for now the sum of all jobs' goodput is higher without it; next search",
         due_s=memory.due_s,
     )

@@ -138,5 +138,5 @@ def _not_named(job: JobView, room: GangRoom, now_s: float) -> Reason:
         asked=asked_shape(job.spec).gpus,
         available=sum(room.gpus),
         unit="GPUs",
-        unblocks="its turn, by what was learned",
+        unblocks="its turn in the learned order",
     )

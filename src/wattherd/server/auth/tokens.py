@@ -129,7 +129,7 @@ class TokenFile:
             raise UserError("a token belongs to somebody", field="user")
         if tenant and role.covers(Role.OPERATOR):
             hint = "leave the tenant out, or make it a user's"
-            raise UserError(f"an {role} is the whole site's", field="tenant", hint=hint)
+            raise UserError(f"the role {role} is for the whole site", field="tenant", hint=hint)
         secret, salt, now_s = secrets.token_urlsafe(32), secrets.token_hex(16), time.time()
         with self._changing() as tokens:
             token = AccessToken(

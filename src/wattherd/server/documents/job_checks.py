@@ -47,12 +47,14 @@ def check_queue(config: CoreConfig, name: str) -> None:
     if not isinstance(tree, QueueTree):
         if name != NO_QUEUE:
             hint = "leave it out: this site's policy keeps no queues"
-            raise UserError(f"queue {name!r} is not there", field="queue", hint=hint)
+            raise UserError(f"queue {name!r} does not exist", field="queue", hint=hint)
         return
     if tree.leaf(name) is None:
         known = [one.queue.name for one in tree.leaves]
         parted = name in _names(tree.root)
-        problem = "is parted into others and takes no jobs itself" if parted else "is not there"
+        problem = (
+            "is divided into other queues: submit to one of those" if parted else "does not exist"
+        )
         raise UserError(f"queue {name!r} {problem}", field="queue", hint=hint_for(name, known))
 
 

@@ -70,7 +70,7 @@ def found(config: ServeConfig) -> FoundHardware:
         if machine.parts:
             hint = "give `slots` as a number"
             raise UserError(
-                "cannot be told of slots of several types", field="site.devices", hint=hint
+                "cannot be used with slots of several types", field="site.devices", hint=hint
             )
         machine = _by_site(machine, config.site.devices)
     packages: Sequence[str] = ()

@@ -52,7 +52,11 @@ def open_timetable(
 def _level(text: str, limit_w: float | None) -> float:
     if limit_w is None and text.endswith("%"):
         hint = "give the PowerDomain a limit, or write watts"
-        raise UserError(f"{text} of what?", field="constant", hint=hint)
+        raise UserError(
+            f"{text} is a share of a limit, and the domain has no limit",
+            field="constant",
+            hint=hint,
+        )
     return level_w(text, limit_w or 0.0, field="constant")
 
 
@@ -65,7 +69,9 @@ def _check_address(address: str, limit_w: float | None, secrets: Path) -> None:
     uri = parse(address)
     if limit_w is None and uri.options.get("safe", "").endswith("%"):
         hint = "give the PowerDomain a limit, or write watts"
-        raise UserError("a share of what?", field="address", hint=hint)
+        raise UserError(
+            "is a share of a limit, and the domain has no limit", field="address", hint=hint
+        )
     for name in _FILES:
         path = uri.options.get(name)
         if path is None:
@@ -96,7 +102,9 @@ def _planned(schedule: ScheduleBudget, limit_w: float | None) -> Plan:
     shares = any(row.limit is not UNSET and row.limit.endswith("%") for row in schedule.rows)
     if shares and limit_w is None:
         hint = "give the PowerDomain a limit, or write watts"
-        raise UserError("shares of what?", field="schedule", hint=hint)
+        raise UserError(
+            "has shares of a limit, and the domain has no limit", field="schedule", hint=hint
+        )
     rows = [
         {
             "at": row.at,

@@ -46,7 +46,9 @@ def _made(document: Any, where: str) -> Iterator[dict[str, Any]]:
         yield from _numbered(document, _COUNTS[kind], where)
     else:
         hint = f"Pod, List, {', '.join(_COUNTS)}"
-        raise UserError(f"{kind or 'it'} makes no pods that we know", where=where, hint=hint)
+        raise UserError(
+            f"{kind or 'this'} is no kind of object that makes pods", where=where, hint=hint
+        )
 
 
 def _numbered(document: dict[str, Any], count: str, where: str) -> Iterator[dict[str, Any]]:

@@ -120,7 +120,7 @@ def changed(budgets: Mapping[str, int], changes: Iterable[str]) -> dict[str, int
             continue
         named = [domain] if equals else sorted(found)
         if not named or any(name not in found for name in named):
-            problem = f"{text!r} is a part of a budget that there is not"
+            problem = f"{text!r} is a part of a budget, and there is no such budget"
             raise UserError(problem, field="--budget", hint="name watts, as in 40kW")
         for name in named:
             found[name] = round(found[name] * _part(amount, text))

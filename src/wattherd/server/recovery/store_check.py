@@ -117,11 +117,11 @@ def _beginning(
     if base.seq == 1:
         return JournalReplay(settings)
     if base.seq not in snapshots:
-        raise UserError(f"the snapshot of entry {base.seq}, with which it begins, is missing")
+        raise UserError(f"the journal begins at entry {base.seq}, and its snapshot is missing")
     try:
         return JournalReplay(settings, snapshots[base.seq])
     except OtherVersion as other:
-        problem = f"the snapshot of entry {base.seq}, with which it begins, {other}"
+        problem = f"the journal begins at entry {base.seq}, and its snapshot {other}"
         raise UserError(f"{problem}; {WHOLE_AGAIN}", hint=WHOLE_AGAIN) from None
 
 

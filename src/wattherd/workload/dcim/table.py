@@ -126,7 +126,7 @@ def _circuit(row: dict[str, str], where: str) -> Circuit | None:
     volts, amps = _number(row, "volts", where), _number(row, "amps", where)
     if (volts is None) != (amps is None):
         missing = "volts" if volts is None else "amps"
-        raise UserError("volts and amps go together", where=where, field=missing)
+        raise UserError("volts and amps must be given together", where=where, field=missing)
     if volts is None or amps is None:
         return None
     phases = row.get("phases", "").lower()

@@ -423,8 +423,8 @@ def _swing_route(app: FastAPI) -> None:
             )
         length_s, every_s = seconds(capture, field="for"), seconds(every, field="every")
         if not (LONGEST_CAPTURE_S >= length_s >= every_s >= FASTEST_CAPTURE_S):
-            raise UserError(f"{capture}, every {every}", field="for",
-                            hint="60s at most, every 0.02s at most")  # fmt: skip
+            raise UserError(f"cannot capture {capture} with a sample every {every}", field="for",
+                            hint="at most 60s, with samples at least 0.02s apart")  # fmt: skip
         numbers = await look_up(site, lambda look: _devices(look, job_id, site))
         if not numbers:
             raise Conflict("does not run", where=job_id, field="for", hint="leave it out")

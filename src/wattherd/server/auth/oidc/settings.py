@@ -62,7 +62,7 @@ class ClaimRule(_Strict):
         if self.tenant and self.tenant_claim:
             raise ValueError("has both `tenant` and `tenant_claim`")
         if self.role.covers(Role.OPERATOR) and (self.tenant or self.tenant_claim):
-            raise ValueError(f"an {self.role} is the whole site's: leave the tenant out")
+            raise ValueError(f"the role {self.role} is for the whole site: leave the tenant out")
         return self
 
 
