@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +20,11 @@ from wattherd.model.command import FinishJob, StartJob, StopJob
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner
-from wattherd.policy.queue.reclaim import Reclaim
-from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.queue.fair_share import NO_SHARE, FairClaim, FairShares, fair_stops
+from wattherd.policy.queue.gang import FreeRoom
+from wattherd.policy.queue.reclaim import Reclaim, ReclaimStops
+from wattherd.policy.queue.tree import FAIR_SHARING, CapacityQueue, QueueTree
+from wattherd.policy.schedule import capacity
 from wattherd.policy.schedule.capacity import CapacityScheduler
 from wattherd.policy.schedule.drf import Drf
 from wattherd.policy.schedule.hived import HiveD
@@ -124,6 +128,7 @@ def trees(draw: st.DrawFn) -> QueueTree:
             reclaims=from_others,
             priority=draw(st.sampled_from([0, 0, 1, -2])),
             reclaimable=draw(st.sampled_from([True, True, True, False])),
+            weight=draw(st.sampled_from([1.0, 1.0, 0.0, 3.0])),
             **(draw(BORROWING) if from_others != "never" else {}),
         )
         for name, part, from_others in zip("xyz", parts, reclaims, strict=True)
@@ -133,8 +138,14 @@ def trees(draw: st.DrawFn) -> QueueTree:
         pair = tuple(children[:2])
         parent = CapacityQueue(name="p", guaranteed_pct=above, children=pair)
         children = [replace(parent, half_life_s=half_life_s), children[2]]
-    root = CapacityQueue(name="root", children=tuple(children), half_life_s=half_life_s)
-    return QueueTree(root)
+    return QueueTree(
+        CapacityQueue(
+            name="root",
+            children=tuple(children),
+            half_life_s=half_life_s,
+            fair_sharing=draw(st.sampled_from([(), (), *FAIR_SHARING])),
+        )
+    )
 
 
 @given(
@@ -184,14 +195,69 @@ def test_users_come_down_to_their_limit_by_stops_and_never_go_to_and_fro(
     assert not story.core.jobs
     gpus, user = {job.id: job.gpus for job in jobs}, {job.id: job.user for job in jobs}
     least = max(12 * limit_pct / 100, 12 / len(set(user.values())))
-    held: Counter[str] = Counter()
-    for _, command in story.commands:
+    held, starts = Counter[str](), Counter[tuple[float, str]]()
+    for at_s, command in story.commands:
         if isinstance(command, StartJob):
-            held[user[command.job_id]] += gpus[command.job_id]
-        elif isinstance(command, StopJob | FinishJob):
-            held[user[command.job_id]] -= gpus[command.job_id]
-            assert isinstance(command, FinishJob) or held[user[command.job_id]] >= least
+            starts[at_s, user[command.job_id]] += gpus[command.job_id]
+    for at_s, command in story.commands:
+        if not isinstance(command, StartJob | StopJob | FinishJob):
+            continue
+        whose = user[command.job_id]
+        held[whose] += gpus[command.job_id] * (1 if isinstance(command, StartJob) else -1)
+        if isinstance(command, StopJob):  # a plan stops first what it starts others beside
+            assert held[whose] + starts[at_s, whose] >= least
     assert sum(len(story.stops(job.id)) for job in jobs) <= len(jobs)
+
+
+@given(
+    jobs=streams(queues=("x", "y", "z")),
+    parts=st.sampled_from([(50, 50, 0), (34, 33, 33), (100, 0, 0)]),
+    weights=st.tuples(*[st.sampled_from([0.0, 0.5, 1.0, 4.0])] * 3),
+    strategies=st.sampled_from(FAIR_SHARING),
+    wait_s=st.sampled_from([0.0, 5.0]),
+)
+@settings(max_examples=times(60))
+def test_with_fair_sharing_only_borrowers_give_and_never_to_and_fro(
+    jobs: list[JobSpec],
+    parts: tuple[float, ...],
+    weights: tuple[float, ...],
+    strategies: tuple[str, ...],
+    wait_s: float,
+) -> None:
+    """And all jobs end. `checked_stops` says what is fair of each choice."""
+    tree = QueueTree(
+        CapacityQueue(
+            name="root",
+            children=tuple(
+                CapacityQueue(name=name, guaranteed_pct=part, weight=weight, user_limit_factor=-1)
+                for name, part, weight in zip("xyz", parts, weights, strict=True)
+            ),
+            fair_sharing=strategies,
+        )
+    )
+    reclaim = Reclaim(wait_s=wait_s, per_cycle=0.01)  # one claim in each plan
+    with patch.object(capacity, "fair_stops", checked_stops):
+        story = Story(CapacityScheduler(tree=tree, reclaim=reclaim), CLUSTER, jobs)
+    assert not story.core.jobs
+    assert sum(len(story.stops(job.id)) for job in jobs) <= 6 * len(jobs)
+
+
+def checked_stops(room: FreeRoom, claim: FairClaim) -> ReclaimStops | None:
+    """Those of `fair_stops`, once it is clear that no stop was unfair (in a flat tree)."""
+    stops = fair_stops(room, claim)
+    if stops is None:
+        return None
+    shares, tree = claim.at_work, claim.at_work.tree
+    givers = {job.spec.queue for job in stops.jobs}
+    assert all(shares.of(queue) > NO_SHARE for queue in givers)
+    mine = shares.of(claim.place.queue.name, claim.shape.gpus)
+    assert not givers or mine <= max(map(shares.of, givers))
+    left = FairShares(tree, shares.total, dict(shares.used))
+    for job in stops.jobs:
+        left.add(tree[job.spec.queue], -job.spec.gpus)
+    if claim.strategies == ("final-share",):
+        assert all(left.of(queue) >= mine for queue in givers)
+    return stops
 
 
 def stretches(story: Story, jobs: list[JobSpec]) -> list[tuple[float, float]]:

@@ -94,6 +94,15 @@ class QueueField(_Strict):
         default=False,
         description="whether users below the user limit may stop jobs of those above it",
     )
+    weight: float = Field(
+        default=1.0,
+        description="where the root has fair_sharing, its part of what is lent among siblings",
+    )
+    fair_sharing: list[str] = Field(
+        default=[],
+        description="of the root: share what is lent by weights; strategies are final-share and "
+        "initial-share, in this order, or one of them",
+    )
     children: list[QueueField] = Field(
         default=[], description="queues below it; their promised shares add up to 100"
     )

@@ -157,10 +157,11 @@ def _job_rates(
 
 def queue_of(spec: QueueField) -> CapacityQueue:
     """A queue and those below it, as configured."""
-    fields = spec.model_dump(exclude={"children", "half_life"})
+    fields = spec.model_dump(exclude={"children", "half_life", "fair_sharing"})
     faded = spec.half_life
     return CapacityQueue(
         **fields,
+        fair_sharing=tuple(spec.fair_sharing),
         half_life_s=None if faded is None else _seconds(faded, f"queue {spec.name}.half_life"),
         children=tuple(queue_of(child) for child in spec.children),
     )
@@ -168,10 +169,11 @@ def queue_of(spec: QueueField) -> CapacityQueue:
 
 def queue_spec(queue: CapacityQueue) -> QueueField:
     """As a configuration writes a queue and those below it."""
-    plain = QueueField.model_fields.keys() - {"children", "half_life"}
+    plain = QueueField.model_fields.keys() - {"children", "half_life", "fair_sharing"}
     fields = {name: getattr(queue, name) for name in plain}
     return QueueField(
         **fields,
+        fair_sharing=list(queue.fair_sharing),
         half_life=queue.half_life_s,
         children=[queue_spec(child) for child in queue.children],
     )

@@ -12,8 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from wattherd.model.reason import Reason
 from wattherd.policy.queue.drf import Vector
-from wattherd.policy.queue.tree import ROUNDING, CapacityQueue, QueuePlace, QueueTree
+from wattherd.policy.queue.tree import (
+    ROUNDING,
+    CapacityQueue,
+    QueuePlace,
+    QueueTree,
+    quota_exceeded,
+)
+from wattherd.units import counted
 
 NOTHING = (0, 0, 0)
 
@@ -35,6 +43,35 @@ class Usage:
         self.users[key] += gpus
         before = self.vectors.get(key, NOTHING)
         self.vectors[key] = tuple(a + b for a, b in zip(before, vector, strict=True))
+
+    def refused(
+        self,
+        place: QueuePlace,
+        total: int,
+        user: str,
+        gpus: int,
+        active: int,
+        now_s: float,
+        *,
+        at_limit: bool,
+    ) -> Reason | None:
+        """Why one of `active` users may hold no `gpus` GPUs more of a leaf, or None.
+
+        Whoever is at his limit, not above it, may where `at_limit`.
+        """
+        name = place.queue.name
+        used, own = self.queues[name], self.users[name, user]
+        most = place.user_most(total)
+        limit = user_limit(place, total, used=used, asked=gpus, active=active)
+        if own + gpus > most + ROUNDING:
+            factor = place.queue.user_limit_factor
+            why = f"user limit factor {factor:g} allows {user!r} {counted(most, 'GPU')}"
+        elif own < limit - ROUNDING or (at_limit and own <= limit + ROUNDING):
+            return None
+        else:
+            users = "user shares" if active == 1 else "users share"
+            why = f"{active} {users} the queue; each may hold {counted(limit, 'GPU')}"
+        return quota_exceeded(gpus, own, min(limit, most), f"{why} of queue {name!r}", now_s)
 
     def held_in(self, leaf: str) -> Callable[[str], Vector]:
         """What each user holds of a leaf."""
@@ -158,6 +195,8 @@ def ideal(
     With what queues have `held` until now, and `lately`, those below a queue with a half-life are
     not balanced either: what is lent there goes to who had least lately, and would else be taken
     back for who had most. What the queues above lend to others is due to them as ever.
+
+    Where the root has `fair_sharing`, what is beyond guarantees is shared by weights.
     """
     result: dict[str, float] = {}
     due = _Due(tree, total, demand, used, held, lately or {})
@@ -232,13 +271,17 @@ class _Due:
             return
         names = [child.name for child in queue.children]
         kept = self._kept(queue, amount)
+        wants = [self.wants[name] for name in names]
+        promised = [self._tree[name].guaranteed * self._total for name in names]
+        if not kept and self._tree.root.fair_sharing:
+            kept = _by_weight(amount, wants, promised, [one.weight for one in queue.children])
         parts = kept or weighted_max_min(
             amount,
-            [self.wants[name] for name in names],
+            wants,
             [self._tree[name].guaranteed for name in names],
             [self._floors[name] for name in names] if self._used is not None else None,
             priorities=_priorities(queue),
-            promised=[self._tree[name].guaranteed * self._total for name in names],
+            promised=promised,
         )
         for child, part in zip(queue.children, parts, strict=True):
             self.divide(child, part, result)
@@ -270,6 +313,18 @@ class _Due:
     def _had(self, name: str, guaranteed: float) -> float:
         had = self._lately.get(name, 0.0)
         return had / (guaranteed * self._total) if guaranteed > 0 and self._total else math.inf
+
+
+def _by_weight(
+    amount: float, wants: Sequence[float], promised: Sequence[float], weights: Sequence[float]
+) -> list[float]:
+    """Promises first, as far as they are wanted; then the rest by weights."""
+    mine = [min(want, most) for want, most in zip(wants, promised, strict=True)]
+    if math.fsum(mine) > amount + ROUNDING:
+        return weighted_max_min(amount, mine, promised)
+    lacks = [want - have for want, have in zip(wants, mine, strict=True)]
+    more = weighted_max_min(max(amount - math.fsum(mine), 0.0), lacks, weights)
+    return [have + one for have, one in zip(mine, more, strict=True)]
 
 
 def _priorities(queue: CapacityQueue) -> list[int]:

@@ -138,6 +138,18 @@ class LeafLine:
             user = job.spec.user if self._order.share else ""
             self._by_user.setdefault(user, deque()).append(job)
 
+    def first(self, held: Callable[[str], Vector], capacity: Vector) -> JobView | None:
+        """Who is next in line, left there."""
+        share = self._order.share
+        lines = [(user, jobs[0]) for user, jobs in self._by_user.items() if jobs]
+        if not lines:
+            return None
+        _, job = min(
+            lines,
+            key=lambda one: (share(held(one[0]), capacity) if share else 0.0, one[1].number),
+        )
+        return job
+
     def turns(self, held: Callable[[str], Vector], capacity: Vector) -> Iterator[JobView]:
         """Take those in line out one by one, users taking turns by what each has `held`.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from wattherd.policy.contract import JobView
 from wattherd.policy.queue.capacity import Usage, user_limit
+from wattherd.policy.queue.fair_share import FairShares
 from wattherd.policy.queue.reclaim import LeafExcess, gpus_of
 from wattherd.policy.queue.tree import (
     ROUNDING,
@@ -154,6 +155,15 @@ class MayStop:
                 or (newer and one.spec.priority == rank and one.number > job.number)
             )
         ]
+
+    def at_work(self) -> FairShares:
+        """Shares once all stops are made and those for whom they are made have started."""
+        shares = FairShares(self.tree, self.total, dict(self.usage.queues))
+        for job in self.going.values():
+            shares.add(self.tree[self.leaf(job)], -gpus_of(job))
+        for (name, _), gpus in self.coming.items():
+            shares.add(self.tree[name], gpus)
+        return shares
 
     def _borrows(self, place: QueuePlace) -> bool:
         return self.to_borrow and place.queue.preempts_to_borrow != PreemptsToBorrow.NEVER

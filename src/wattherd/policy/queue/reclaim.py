@@ -157,13 +157,29 @@ def smallest_stops(
     return None
 
 
-def _ranked(jobs: Sequence[JobView], marks: Mapping[str, float], sign: int) -> list[JobView]:
+def ranked(jobs: Sequence[JobView], marks: Mapping[str, float], sign: int = 0) -> list[JobView]:
     """Marked jobs, lest their notice be in vain; low priority; by size if asked; the newest."""
 
     def turn(job: JobView) -> tuple[bool, int, int, int]:
         return job.id not in marks, job.spec.priority, sign * gpus_of(job), -job.number
 
     return sorted(jobs, key=turn)
+
+
+def within_excess(
+    jobs: Sequence[JobView], user_excess: Mapping[str, float], gone: Sequence[JobView]
+) -> list[JobView]:
+    """Those of users above their limit, in turn, that leave each what he keeps once `gone` are."""
+    left = dict(user_excess)
+    for job in gone:
+        if job.spec.user in left:
+            left[job.spec.user] -= gpus_of(job)
+    taken: list[JobView] = []
+    for job in jobs:
+        if gpus_of(job) <= left[job.spec.user] + ROUNDING:
+            left[job.spec.user] -= gpus_of(job)
+            taken.append(job)
+    return taken
 
 
 class _Search:
@@ -180,9 +196,13 @@ class _Search:
         """The first jobs in order that suffice, less those that need not go."""
         claim = self._claim
         others, lower, own = (
-            _ranked(jobs, marks, sign) for jobs in (claim.others, claim.lower, claim.own)
+            ranked(jobs, marks, sign) for jobs in (claim.others, claim.lower, claim.own)
         )
-        mine = [*own, *self._beyond_limits(own, marks, sign)] if self._own_too else []
+        mine = own
+        if claim.above_limit:
+            rest = ranked(claim.above_limit, marks, sign)
+            mine = [*own, *within_excess(rest, claim.user_excess, own)]
+        mine = mine if self._own_too else []
         freed = sum(map(gpus_of, mine))
         allowed = claim.shape.gpus <= claim.due + freed + ROUNDING
         pool = self._takeable(others, claim.excess) if allowed else []
@@ -199,21 +219,6 @@ class _Search:
             pool = mine  # without other queues it may borrow
             stops = self._first(pool)
         return None if stops is None else self._filled_back(stops)
-
-    def _beyond_limits(
-        self, own: Sequence[JobView], marks: Mapping[str, float], sign: int
-    ) -> list[JobView]:
-        """Jobs of users above their limit, in turn, that leave each of them what he keeps."""
-        left = dict(self._claim.user_excess)
-        for job in own:
-            if job.spec.user in left:
-                left[job.spec.user] -= gpus_of(job)
-        taken: list[JobView] = []
-        for job in _ranked(self._claim.above_limit, marks, sign):
-            if gpus_of(job) <= left[job.spec.user] + ROUNDING:
-                left[job.spec.user] -= gpus_of(job)
-                taken.append(job)
-        return taken
 
     def _takeable(
         self, ranked: Sequence[JobView], excess: Mapping[str, LeafExcess]

@@ -23,6 +23,12 @@ from wattherd.units import counted
 
 ROUNDING = 1e-9
 """Slack of comparisons between GPUs and shares of them; GPUs are whole, shares are not."""
+FAIR_SHARING = (
+    ("final-share", "initial-share"),
+    ("final-share",),
+    ("initial-share",),
+)
+"""Strategies of fair sharing that may stand together, in their order (as Kueue has it)."""
 NO_FACTOR = -1.0
 """A user limit factor that sets no limit (as YARN writes it)."""
 
@@ -82,6 +88,10 @@ class CapacityQueue:
     other queues exceed theirs; only of those up to the priority `preempts_to_borrow_up_to`, if
     that is given (Kueue's maxPriorityThreshold).
 
+    `fair_sharing` of the root names strategies by which what is lent is shared in proportion to
+    `weight`, among the queues of each parent, instead of to guarantees (Kueue's fair sharing; see
+    `fair_share`). A queue of weight 0 comes last.
+
     With `preempts_above_user_limit` waiting jobs of a user below the user limit may stop jobs of
     users above it, whatever their priorities (YARN's userlimit_first).
     """
@@ -101,6 +111,8 @@ class CapacityQueue:
     preempts_to_borrow: str = PreemptsToBorrow.NEVER
     preempts_to_borrow_up_to: int | None = None
     preempts_above_user_limit: bool = False
+    weight: float = 1.0
+    fair_sharing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what promises nothing sensible.
@@ -124,6 +136,7 @@ class CapacityQueue:
             if value not in known:
                 raise self._bad(name, f"unknown choice {value!r}", hint_for(value, known))
         self._check_borrowing()
+        self._check_sharing()
         if self.half_life_s is not None and not 0 < self.half_life_s < math.inf:
             raise self._bad("half_life", f"{self.half_life_s:g} s is no half-life", "above 0s")
         if self.order not in ORDERS:
@@ -132,6 +145,19 @@ class CapacityQueue:
         promised = math.fsum(child.guaranteed_pct for child in self.children)
         if self.children and abs(promised - 100) > 1e-6:
             raise self._bad("children", f"their guarantees add up to {promised:g} %", "100 %")
+
+    def _check_sharing(self) -> None:
+        """Weights and strategies of fair sharing.
+
+        Raises:
+            UserError: names the queue and the field.
+        """
+        if not 0 <= self.weight < math.inf:
+            raise self._bad("weight", f"{self.weight} is no weight", "0 or more")
+        if self.fair_sharing and self.fair_sharing not in FAIR_SHARING:
+            known = " or ".join(f"[{', '.join(one)}]" for one in FAIR_SHARING)
+            problem = f"unknown strategies [{', '.join(self.fair_sharing)}]"
+            raise self._bad("fair_sharing", problem, known)
 
     def _check_borrowing(self) -> None:
         """What a queue may not take back to its due, it may not take beyond that (as Kueue has it).
@@ -206,6 +232,10 @@ class QueueTree:
             if name in places:
                 hint = "a queue is known by its name alone; choose another one"
                 raise UserError("the name appears twice", where=f"queue {name}", hint=hint)
+            if place.queue.fair_sharing and len(place.ancestors) > 1:
+                hint = f"state it of {self.root.name!r}, the queue above all others"
+                problem = "it shares for the whole tree"
+                raise UserError(problem, where=f"queue {name}", field="fair_sharing", hint=hint)
             places[name] = place
         leaves = {one.queue.name: one for one in places.values() if one.is_leaf}
         leaves.update({one.path: one for one in places.values() if one.is_leaf})

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattherd.model.allocation import Allocation
-from wattherd.model.reason import Reason, ReasonCode, StopReason
+from wattherd.model.reason import Reason, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.capacity import (
@@ -36,12 +36,20 @@ from wattherd.policy.queue.capacity import (
     ideal,
     next_leaf,
     over_served,
-    user_limit,
 )
 from wattherd.policy.queue.drf import Vector
+from wattherd.policy.queue.fair_share import FairClaim, FairShares, LeafHead, borrowed, fair_stops
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
 from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
 from wattherd.policy.queue.preemption import MayStop, Stoppable
+from wattherd.policy.queue.queue_reasons import (
+    Victim,
+    gave_way,
+    no_room,
+    waits_behind,
+    waits_for_stops,
+    wider_than_promised,
+)
 from wattherd.policy.queue.reclaim import (
     LeafExcess,
     Reclaim,
@@ -49,7 +57,9 @@ from wattherd.policy.queue.reclaim import (
     ReclaimStops,
     budgets,
     gpus_of,
+    ranked,
     smallest_stops,
+    within_excess,
 )
 from wattherd.policy.queue.tree import (
     ROUNDING,
@@ -100,23 +110,13 @@ class _Memory:
     lately: FadingUse = field(default_factory=FadingUse)
 
 
-@dataclass(frozen=True, slots=True)
-class _Victim:
-    """A job that must go, why, and for whom."""
-
-    job: JobView
-    why: StopReason
-    claimant: JobView
-    above_limit: bool = False
-    """Whether it goes since its user holds more than the user limit, the claimant's less."""
-
-
 class _Cycle:
     """One plan."""
 
     def __init__(self, planner: CapacityScheduler, view: View, draft: Draft) -> None:
         self.tree, self.reclaim = planner.tree, planner.reclaim
-        self.balanced = self.reclaim is not None and self.reclaim.balance
+        self.strategies = self.tree.root.fair_sharing
+        self.balanced = bool(self.strategies) or (self.reclaim is not None and self.reclaim.balance)
         self.view, self.draft = view, draft
         self.memory: _Memory = view.memory.setdefault("capacity", _Memory())
         self.lately = self.memory.lately if planner.lately is None else planner.lately
@@ -141,6 +141,8 @@ class _Cycle:
         """By leaf, the gang wider than its guarantee behind which all others there wait."""
         self.limited = False
         """Whether a user limit, which may rise when others are served, refused somebody."""
+        self.claimants: list[str] = []
+        """Jobs for which others go."""
         self.going: dict[str, JobView] = {}
         """Jobs that will have been stopped once all claims are met, this time or later."""
         # Queues that are balanced have been told what part of the rest is theirs: who took more
@@ -301,11 +303,7 @@ class _Cycle:
         self.at_limit = set()
         self.limited, started = False, False
         self.kept.begin()
-        while (
-            name := next_leaf(
-                self.tree, self.usage, self.total, lines.__contains__, self.lately.gpus
-            )
-        ) is not None:
+        while (name := self._next_leaf(lines)) is not None:
             place = self.tree[name]
             line = lines[name].turns(self.usage.held_in(name), self.capacity)
             if self._serve_leaf(place, line, active[name]):
@@ -313,6 +311,20 @@ class _Cycle:
             else:
                 del lines[name]
         return started
+
+    def _next_leaf(self, lines: Mapping[str, LeafLine]) -> str | None:
+        """The leaf to serve next, of those in which somebody has not been tried."""
+        if not self.strategies:
+            open_ = lines.__contains__
+            return next_leaf(self.tree, self.usage, self.total, open_, self.lately.gpus)
+        heads: dict[str, LeafHead] = {}
+        for name, line in lines.items():
+            job = line.first(self.usage.held_in(name), self.capacity)
+            if job is not None:
+                gpus = self.memory.shapes[job][0].gpus
+                heads[name] = LeafHead(gpus, job.spec.priority, job.number)
+        shares = FairShares(self.tree, self.total, dict(self.usage.queues))
+        return shares.next_leaf(heads)
 
     def _serve_leaf(self, place: QueuePlace, line: Iterator[JobView], active: int) -> bool:
         """Offer the jobs in line what is free, until one is started: then others may be next."""
@@ -339,14 +351,9 @@ class _Cycle:
     def _wait_behind(self, job: JobView, first: str) -> None:
         """The rest of a leaf waits for a gang that needs the leaf to be empty."""
         self.kept.drop(job.id)
-        why = f"job {first}, which came first, needs more than queue {job.spec.queue!r} is promised"
         gpus = self.memory.shapes[job][0].gpus
-        code, now_s = ReasonCode.WAITING_FOR_GPUS, self.view.now_s
-        room = self.room.gpus
-        self.draft.wait(
-            job,
-            Reason(code=code, since_s=now_s, asked=gpus, available=room, unit="GPUs", unblocks=why),
-        )
+        why = waits_behind(first, job.spec.queue, gpus, self.room, self.view.now_s)
+        self.draft.wait(job, why)
 
     def _is_hopeless(self, job: JobView) -> bool:
         """Whether one like it got nothing just now; nothing was started or held since."""
@@ -371,21 +378,9 @@ class _Cycle:
 
     def _over_limit(self, job: JobView, place: QueuePlace, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""
-        gpus = self.memory.shapes[job][-1].gpus
-        name, user = place.queue.name, job.spec.user
-        used, own = self.usage.queues[name], self.usage.users[name, user]
-        most = place.user_most(self.total)
-        limit = user_limit(place, self.total, used=used, asked=gpus, active=active)
-        if own + gpus > most + ROUNDING:
-            factor = place.queue.user_limit_factor
-            why = f"user limit factor {factor:g} allows {user!r} {counted(most, 'GPU')}"
-        elif own < limit - ROUNDING or (self.generous and own <= limit + ROUNDING):
-            return None
-        else:
-            users = "user shares" if active == 1 else "users share"
-            why = f"{active} {users} the queue; each may hold {counted(limit, 'GPU')}"
-        why = f"{why} of queue {name!r}"
-        return quota_exceeded(gpus, own, min(limit, most), why, self.view.now_s)
+        gpus, now_s = self.memory.shapes[job][-1].gpus, self.view.now_s
+        user, at_limit = job.spec.user, self.generous
+        return self.usage.refused(place, self.total, user, gpus, active, now_s, at_limit=at_limit)
 
     def _offer(self, job: JobView, place: QueuePlace) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
@@ -399,7 +394,7 @@ class _Cycle:
             room = self._room_for(place, shape.gpus)
             shares = room.place(shape) or self._held_room(shape, old)
             if shares is None:
-                refusal = _no_room(shape.gpus, room, self.view.now_s)
+                refusal = no_room(shape.gpus, room, self.view.now_s)
                 continue
             refusal = self.draft.start(job, shares)
             if refusal is None:
@@ -503,22 +498,9 @@ class _Cycle:
             self.kept.confirm(job.id, hold)
             if wide:
                 self.led[name] = job.id
-                self.draft.wait(job, self._wide(shape, place, strong=strong))
-
-    def _wide(self, shape: GangShape, place: QueuePlace, *, strong: bool) -> Reason:
-        """Why a gang waits that is wider than what its queue is promised."""
-        name, due = place.queue.name, place.guaranteed * self.total
-        why = f"queue {name!r} is guaranteed {counted(due, 'GPU')}; {shape.gpus} are kept for it"
-        if not strong:
-            why = f"{why} once its other jobs have ended"
-        return Reason(
-            code=ReasonCode.WAITING_FOR_GPUS,
-            since_s=self.view.now_s,
-            asked=shape.gpus,
-            available=self.room.gpus,
-            unit="GPUs",
-            unblocks=f"{why} as they become free",
-        )
+                due, now_s = place.guaranteed * self.total, self.view.now_s
+                why = wider_than_promised(name, due, shape.gpus, self.room, now_s, strong=strong)
+                self.draft.wait(job, why)
 
     def _hold(
         self, shape: GangShape, queue: str, old: GangHold | None, *, strong: bool
@@ -564,19 +546,13 @@ class _Cycle:
 
     def _take_back(self) -> None:
         """Mark what must go for gangs that may have jobs stopped; stop what was marked in time."""
-        chosen: dict[str, _Victim] = {}
-        claimants: list[str] = []
-        over: dict[str, float] = {}
-        if self.reclaim is not None:
-            over = over_served(
-                self.tree, self.usage, self.ideals, self.total, dead_zone=self.reclaim.dead_zone
-            )
+        chosen: dict[str, Victim] = {}
+        over, left = self._lent()
         able = (
             [job for job in self.jobs.values() if job.wanted and self.may_stop.leaf(job) in over]
             if over
             else []
         )
-        left = budgets(self.reclaim, over, self.total) if self.reclaim is not None else {}
         excess = {name: self._excess(name) for name in over}
         for job, may in self._claimants(lent=bool(able)):
             if not may and sum(left.values()) <= 0:
@@ -584,7 +560,7 @@ class _Cycle:
             stops = self._stops_for(job, able, may, excess)
             if stops is None:
                 continue
-            claimants.append(job.id)
+            self.claimants.append(job.id)
             for victim in stops.jobs:
                 name = self.may_stop.leaf(victim)
                 mine = may.is_own(victim)
@@ -592,11 +568,31 @@ class _Cycle:
                     excess[name].used -= gpus_of(victim)
                 if mine or victim.id in stops.lower:
                     why = StopReason.PREEMPTED_FOR_PRIORITY
-                    chosen[victim.id] = _Victim(victim, why, job, may.is_above_limit(victim))
+                    chosen[victim.id] = Victim(victim, why, job, may.is_above_limit(victim))
                 elif left[name] > 0:
                     left[name] -= gpus_of(victim)
-                    chosen[victim.id] = _Victim(victim, StopReason.RECLAIMED, job)
-        self._mark(chosen, claimants)
+                    chosen[victim.id] = Victim(victim, StopReason.RECLAIMED, job)
+            if self.strategies and self._taken(chosen):
+                left = dict.fromkeys(left, 0.0)  # what one gang asks for is never taken in part
+        self._mark(chosen)
+
+    def _lent(self) -> tuple[dict[str, float], dict[str, float]]:
+        """GPUs that leaves may have to give back, and how many of them this plan may take."""
+        reclaim = self.reclaim
+        if reclaim is None:
+            return {}, {}
+        if self.strategies:
+            over = borrowed(self.tree, self.usage.queues, self.total)
+            return over, dict.fromkeys(over, math.inf)
+        zone = reclaim.dead_zone
+        over = over_served(self.tree, self.usage, self.ideals, self.total, dead_zone=zone)
+        return over, dict[str, float](budgets(reclaim, over, self.total))
+
+    def _taken(self, chosen: Mapping[str, Victim]) -> bool:
+        """Whether as much is taken back as a plan may."""
+        back = [one.job for one in chosen.values() if one.why is StopReason.RECLAIMED]
+        most = 0.0 if self.reclaim is None else self.reclaim.per_cycle * self.total
+        return sum(map(gpus_of, back)) >= most - ROUNDING
 
     def _excess(self, name: str) -> LeafExcess:
         guaranteed = self.tree[name].guaranteed * self.total
@@ -617,6 +613,9 @@ class _Cycle:
                 seen[job_id] = None
                 job = self.jobs[job_id]
                 yield job, may.stoppable(job, hold.shape.gpus, place)
+        if self.strategies:
+            yield from self._fair_claimants(seen, lent=lent)
+            return
         for name, jobs in self.waiting.items():
             place = self.tree[name]
             if not may.anybody_for(place):
@@ -627,6 +626,24 @@ class _Cycle:
                 stoppable = may.stoppable(job, self.memory.shapes[job][0].gpus, place)
                 if stoppable:
                     yield job, stoppable
+
+    def _fair_claimants(
+        self, seen: Mapping[str, None], *, lent: bool
+    ) -> Iterator[tuple[JobView, Stoppable]]:
+        """All others that wait, but none as wide as one of its queue for which nobody can go."""
+        shares = self.may_stop.at_work()
+        for name in sorted(self.waiting, key=shares.of):
+            place, failed = self.tree[name], math.inf
+            if not lent and not self.may_stop.anybody_for(place):
+                continue
+            jobs = self.waiting[name].values()
+            for job in sorted(jobs, key=lambda job: (-job.spec.priority, job.number)):
+                gpus = self.memory.shapes[job][0].gpus
+                if job.id in seen or (name, job.spec.user) in self.blocked or gpus >= failed:
+                    continue
+                yield job, self.may_stop.stoppable(job, gpus, place)
+                if job.id not in self.claimants:
+                    failed = gpus
 
     def _stops_for(
         self,
@@ -643,38 +660,21 @@ class _Cycle:
         assert place is not None  # noqa: S101 - only jobs of known leaves wait
         name, hold = place.queue.name, self.memory.holds.get(job.id)
         shape = hold.shape if hold is not None else self.memory.shapes[job][0]
-        used, due = self.usage.queues[name], self.ideals[name]
-        guaranteed = place.guaranteed * self.total
-        # Balanced queues are due more than anybody promised them.
-        promised = guaranteed if self.balanced else max(due, guaranteed)
         if place.queue.reclaims == Reclaims.LOWER_PRIORITY:
             able = [one for one in able if one.spec.priority < job.spec.priority]
+        others = [o for o in able if self.may_stop.leaf(o) != name and o.id not in self.going]
         self.kept.drop(job.id)
         room = self.room.copy()
         for gone in self.going.values():
             room.give(gone.wanted)
         needs = self.kept.needs(name, borrows=self._borrows(name, shape.gpus))
-        claim = ReclaimingGang(
-            shape=shape,
-            others=[o for o in able if self.may_stop.leaf(o) != name and o.id not in self.going],
-            own=[one for one in may.outranked if one.id not in self.going],
-            above_limit=may.above_limit,
-            user_excess=may.user_excess,
-            leaf_of=self.may_stop.leaf,
-            excess=excess,
-            limits={
-                name: self.tree[name].maximum * self.total - self.usage.queues[name]
-                for name in place.ancestors
-            },
-            below=self.may_stop.above,
-            # A wide gang with a strong hold may have what is lent, as far as it is enough.
-            due=float(shape.gpus) if hold and hold.strong else max(due, guaranteed) - used,
-            gain=max(promised - used, 0.0),
-            lower=may.lower,
-            lent=self.may_stop.lent(place) if may.lower else {},
-        )
         left = room if needs is None else room.without(needs)
-        stops = smallest_stops(left, claim, self.memory.marks)
+        if self.strategies:
+            owing = room if needs is None else room.owing(needs)
+            stops = self._fair_stops(owing, shape, place, others, may)
+        else:
+            strong = hold is not None and hold.strong
+            stops = self._least_stops(left, shape, place, others, may, excess, strong=strong)
         if stops is not None and needs is not None:
             # What is owed to who comes first and is not yet free comes out of what stops free.
             turn = self.tree.rank(name), hold.age if hold is not None else math.inf
@@ -695,7 +695,67 @@ class _Cycle:
         self.may_stop.coming[name, job.spec.user] += shape.gpus
         return stops
 
-    def _mark(self, chosen: Mapping[str, _Victim], claimants: Sequence[str]) -> None:
+    def _fair_stops(
+        self,
+        room: FreeRoom,
+        shape: GangShape,
+        place: QueuePlace,
+        others: Sequence[JobView],
+        may: Stoppable,
+    ) -> ReclaimStops | None:
+        """Who goes for a gang where what is lent is shared by weights."""
+        own = [one for one in may.outranked if one.id not in self.going]
+        above = ranked(may.above_limit, self.memory.marks)
+        claim = FairClaim(
+            shape=shape,
+            place=place,
+            others=others if place.queue.reclaims != Reclaims.NEVER else (),
+            own=[*own, *within_excess(above, may.user_excess, own)],
+            at_work=self.may_stop.at_work(),
+            strategies=self.strategies,
+            marks=self.memory.marks,
+        )
+        return fair_stops(room, claim)
+
+    def _least_stops(
+        self,
+        room: FreeRoom,
+        shape: GangShape,
+        place: QueuePlace,
+        others: Sequence[JobView],
+        may: Stoppable,
+        excess: Mapping[str, LeafExcess],
+        *,
+        strong: bool,
+    ) -> ReclaimStops | None:
+        """Who goes for a gang that is owed what others hold, or outranks them."""
+        name = place.queue.name
+        used, due = self.usage.queues[name], self.ideals[name]
+        guaranteed = place.guaranteed * self.total
+        # Balanced queues are due more than anybody promised them.
+        promised = guaranteed if self.balanced else max(due, guaranteed)
+        claim = ReclaimingGang(
+            shape=shape,
+            others=others,
+            own=[one for one in may.outranked if one.id not in self.going],
+            above_limit=may.above_limit,
+            user_excess=may.user_excess,
+            leaf_of=self.may_stop.leaf,
+            excess=excess,
+            limits={
+                above: self.tree[above].maximum * self.total - self.usage.queues[above]
+                for above in place.ancestors
+            },
+            below=self.may_stop.above,
+            # A wide gang with a strong hold may have what is lent, as far as it is enough.
+            due=float(shape.gpus) if strong else max(due, guaranteed) - used,
+            gain=max(promised - used, 0.0),
+            lower=may.lower,
+            lent=self.may_stop.lent(place) if may.lower else {},
+        )
+        return smallest_stops(room, claim, self.memory.marks)
+
+    def _mark(self, chosen: Mapping[str, Victim]) -> None:
         now_s, marks = self.view.now_s, self.memory.marks
         wait_s = 0.0 if self.reclaim is None else self.reclaim.wait_s
         kept = {job_id: marks.get(job_id, now_s) for job_id in chosen}
@@ -709,7 +769,7 @@ class _Cycle:
         self.memory.marks = kept
         if kept:
             self.draft.wake_at(min(kept.values()) + wait_s)
-        for job_id in claimants:
+        for job_id in self.claimants:
             job = self.jobs[job_id]
             place = self.tree.leaf(job.spec.queue)
             if place is not None and not (due and self._offer(job, place)) and kept:
@@ -719,7 +779,7 @@ class _Cycle:
             # planned is no news that calls for the next plan.
             self.draft.wake_at(now_s + NEXT_STEP_S)
 
-    def _stop(self, victim: _Victim) -> None:
+    def _stop(self, victim: Victim) -> None:
         job = victim.job
         place = self.tree.leaf(job.spec.queue)
         assert place is not None  # noqa: S101 - only jobs of known leaves are chosen
@@ -728,50 +788,12 @@ class _Cycle:
         gpus, vector = gpus_of(job), [-x for x in vector_of(job.wanted)]
         self.usage.add(place, job.spec.user, -gpus, vector)
         self.draft.stop(job, victim.why)
-        name, now_s = place.queue.name, self.view.now_s
-        if victim.why is StopReason.RECLAIMED:
-            why = f"queue {name!r} gave back what it had borrowed"
-            used, most = self.usage.queues[name], self.ideals[name]
-            self.draft.wait(job, quota_exceeded(gpus, used, most, why, now_s))
-            return
-        first, whose = victim.claimant.id, self.may_stop.leaf(victim.claimant)
-        why = f"job {first} comes first in queue {name!r}"
-        if whose != name:
-            why = f"job {first} of queue {whose!r} has a higher priority"
-        elif victim.above_limit:
-            why = f"{job.spec.user!r} is above the user limit of queue {name!r}, job {first} below"
-        code = ReasonCode.LOWER_PRIORITY
-        self.draft.wait(
-            job, Reason(code=code, since_s=now_s, asked=gpus, unit="GPUs", unblocks=why)
-        )
+        due, used = self.ideals[place.queue.name], self.usage.queues[place.queue.name]
+        names = place.queue.name, self.may_stop.leaf(victim.claimant)
+        self.draft.wait(job, gave_way(victim, names, gpus, used, due, self.view.now_s))
 
-    def _coming(self, job: JobView, chosen: Mapping[str, _Victim], at_s: float) -> Reason:
+    def _coming(self, job: JobView, chosen: Mapping[str, Victim], at_s: float) -> Reason:
         """Why a gang for which others must go still waits."""
         hold = self.memory.holds.get(job.id)
         gpus = hold.shape.gpus if hold else self.memory.shapes[job][0].gpus
-        going = [one.job for one in chosen.values()]
-        back = sum(map(gpus_of, going))
-        names = ", ".join(one.id for one in going[:3]) + (", ..." if len(going) > 3 else "")
-        lent = all(one.why is StopReason.RECLAIMED for one in chosen.values())
-        gpus_back = f"{back} {'borrowed ' if lent else ''}GPU{'' if back == 1 else 's'}"
-        return Reason(
-            code=ReasonCode.WAITING_FOR_PREEMPTION,
-            since_s=self.view.now_s,
-            asked=gpus,
-            available=self.room.gpus,
-            unit="GPUs",
-            unblocks=f"{names} must give back {gpus_back}, the first",
-            due_s=at_s,
-        )
-
-
-def _no_room(gpus: int, room: FreeRoom, now_s: float) -> Reason:
-    enough = gpus <= room.gpus
-    return Reason(
-        code=ReasonCode.FRAGMENTED if enough else ReasonCode.WAITING_FOR_GPUS,
-        since_s=now_s,
-        asked=gpus,
-        available=room.gpus,
-        unit="GPUs",
-        unblocks="they do not fit together on the nodes that have room" if enough else "",
-    )
+        return waits_for_stops(gpus, list(chosen.values()), self.room, self.view.now_s, at_s)

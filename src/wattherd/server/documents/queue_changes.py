@@ -47,6 +47,8 @@ class QueueChange(BaseModel):
     preempts_to_borrow: str | None = None
     preempts_to_borrow_up_to: int | None = None
     preempts_above_user_limit: bool | None = None
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    fair_sharing: list[str] | None = None
     scale_others: bool = Field(
         default=False, description="its siblings' guarantees make up for it, in proportion"
     )

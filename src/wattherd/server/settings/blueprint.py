@@ -196,7 +196,7 @@ class Blueprint:
 _ADDED: Mapping[str, Any] = {
     "preempts": "never", "reclaims": "any", "reclaimable": True, "half_life": None,  # of a queue
     "priority": 0, "preempts_to_borrow": "never", "preempts_to_borrow_up_to": None,
-    "preempts_above_user_limit": False,
+    "preempts_above_user_limit": False, "weight": 1.0, "fair_sharing": [],
     "chains": [], "pinned": {},  # of cells
 }  # fmt: skip
 """Fields that came after the first stores, and what held before there were any."""

@@ -39,7 +39,8 @@ class QueuesDocument(ApiShape):
             "user_limit_factor": 1.0, "order": "fifo", "preempts": "never", "reclaims": "any",
             "reclaimable": True, "half_life": None, "priority": 0,
             "preempts_to_borrow": "never", "preempts_to_borrow_up_to": None,
-            "preempts_above_user_limit": False, "children": [],
+            "preempts_above_user_limit": False, "weight": 1.0, "fair_sharing": [],
+            "children": [],
         },
     )  # fmt: skip
 
