@@ -233,7 +233,8 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 def _command(path: str, command: click.Command) -> str:
     context = click.Context(command, info_name=path)
     usage = " ".join(command.collect_usage_pieces(context))
-    told = inspect.cleandoc((command.help or "").replace("\b\n", "")).partition("\f")[0]
+    # Cleaned first: the mark's own indentation would go to the line below it.
+    told = inspect.cleandoc(command.help or "").replace("\b\n", "").partition("\f")[0]
     parts = [f"## {path}\n", f"```text\n{path} {usage}\n```\n"]
     parts += [f"{_prose(one)}\n" for one in told.split("\n\n") if one]
     rows = [

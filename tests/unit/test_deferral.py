@@ -215,7 +215,7 @@ def test_a_signal_ends_at_the_first_gap() -> None:
         RateSignal(EnergyRates((RateRow(0, 1, 1.0, 1.0), RateRow(2, 3, 1.0, 1.0))), "carbon").ends_s
         == 1
     )
-    with pytest.raises(UserError, match="no cost is known"):
+    with pytest.raises(UserError, match="no cost is given"):
         RateSignal(hourly([1.0, 2.0]), "cost")
 
 
