@@ -34,6 +34,7 @@ from wattherd.kube.facts.node_filter import (
 from wattherd.kube.facts.refusal import NodeRefusal
 
 _MOST_KEPT = 512
+_MOST_PODS = 65_536
 
 
 class Eligible:
@@ -50,6 +51,7 @@ class Eligible:
         self._neighbours = Neighbours(fleet, pods)
         self.wishful: dict[str, None] = {}
         """Pods that ask for places by others: who comes may make room for them."""
+        self._wishes: dict[str, tuple[Pod, bytes]] = {}
         self._other: Eligible | None = None
 
     def note(self, pod: Pod) -> None:
@@ -67,6 +69,7 @@ class Eligible:
         self._shy.pop(uid, None)
         self._neighbours.drop(uid)
         self.wishful.pop(uid, None)
+        self._wishes.pop(uid, None)
         if self._other is not None:
             self._other.drop(uid)
 
@@ -76,6 +79,20 @@ class Eligible:
         self._mind_ports(pod, mask)
         self._mind_others(pod, mask)
         return self._neighbours.suits(pod, mask, beside)
+
+    def kind(self, pod: Pod) -> bytes | None:
+        """Equal for pods of equal masks; None where a mask depends on who is there."""
+        if self._shy or has_wishes(pod) or host_ports(pod.spec):
+            return None
+        return self._wish_of(pod)
+
+    def _wish_of(self, pod: Pod) -> bytes:
+        known = self._wishes.get(pod.metadata.uid)
+        if known is None or known[0] is not pod:
+            if len(self._wishes) >= _MOST_PODS:
+                self._wishes.clear()
+            known = self._wishes[pod.metadata.uid] = pod, wish_of(pod)
+        return known[1]
 
     def lasting(self, pod: Pod) -> Mask:
         """Where `pod` may go whoever is there; a fresh array."""
@@ -109,7 +126,7 @@ class Eligible:
         """At every node once, for all pods that wish for the same."""
         if self._version != (version := (self._fleet.version, len(self._fleet.order))):
             self._version, self._found = version, {}
-        wish = wish_of(pod)
+        wish = self._wish_of(pod)
         if wish not in self._found:
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()

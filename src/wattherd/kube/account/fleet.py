@@ -294,10 +294,10 @@ class NodeFleet:
         if known is None:
             return
         self._reserved.pop(uid, None)
-        self._reseated.discard(uid)
         del self._on[known.node][uid]
         if self._placer is not None and known.node in self._row:
             self._unseat(known)
+        self._reseated.discard(uid)
         if not self._on[known.node]:
             del self._on[known.node]
             if known.node in self._gone:
@@ -540,5 +540,5 @@ class NodeFleet:
         self._pods_left[row] += len(short)
         for one in short:
             self._seat(one)
-        self._reseated |= uids.keys()
+        self._reseated.update(one.uid for one in short)
         self._mark(row)

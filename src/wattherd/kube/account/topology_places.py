@@ -8,15 +8,18 @@ chooses. Pods that come when their gang has places already are to join it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from wattherd.kube.account.fleet import Ints, Mask, NodeFleet
+from wattherd.kube.api.api_objects import PodGroup
+from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.finding import PodFinding
+from wattherd.kube.facts.pod_groups import GroupId, group_of
 from wattherd.kube.facts.refusal import RefusalToken
-from wattherd.kube.facts.topology_wish import Level, TopologyWish
+from wattherd.kube.facts.topology_wish import Ladder, Level, TopologyWish, topology_wish
 from wattherd.kube.facts.workload import WorkloadPod
 from wattherd.model.reason import ReasonCode
 from wattherd.units import counted
@@ -24,6 +27,42 @@ from wattherd.units import counted
 _NOWHERE = -1
 MayGo = Callable[[WorkloadPod], Mask]
 """Nodes (N,) that a member may go to."""
+
+
+@dataclass(slots=True)
+class TopologyWishes:
+    """In which place of the network members want to be with their gangs; found out once for each.
+
+    `groups` and `ladders` (levels by the name of their Topology object) are kept by somebody else,
+    who says so when they change. Where pods do not start `together` nobody has a wish.
+    """
+
+    together: bool
+    groups: Mapping[GroupId, PodGroup]
+    ladders: Mapping[str, Ladder]
+    _known: dict[str, tuple[Pod, TopologyWish | None]] = field(default_factory=dict)
+
+    def of(self, member: WorkloadPod) -> TopologyWish | None:
+        """What a member wishes for, as its pod is now."""
+        known = self._known.get(member.uid)
+        if known is None or known[0] is not member.pod:
+            known = self._known[member.uid] = member.pod, self._found(member)
+        return known[1]
+
+    def drop(self, uid: str) -> None:
+        """A pod is gone."""
+        self._known.pop(uid, None)
+
+    def forget(self) -> None:
+        """Groups or ladders have changed."""
+        self._known.clear()
+
+    def _found(self, member: WorkloadPod) -> TopologyWish | None:
+        group = group_of(member.pod)
+        if group is None or not self.together:
+            return None
+        ladders = [self.ladders[name] for name in sorted(self.ladders)]
+        return topology_wish(member.pod, self.groups.get(group), ladders)
 
 
 @dataclass(slots=True)

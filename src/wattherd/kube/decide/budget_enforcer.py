@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import is_not
 
 from wattherd.kube.account.capping import WATT_MW, CappablePod, lowered, subject_of
 from wattherd.kube.account.chooser import Chooser
@@ -106,6 +107,10 @@ class BudgetEnforcer:
     """Since when caps of somebody else do not keep a budget."""
     _over: bool = False
     """Whether a domain drew too much when this was last looked at."""
+    _looked_at: dict[str, tuple[tuple[object, ...], CappablePod | None]] = field(
+        default_factory=dict
+    )
+    """By pod what its subject was made from, and that."""
     _agents: tuple[str, ...] = ()
     """Nodes with an agent, as of a version of the account."""
     _agents_of: int = -1
@@ -151,9 +156,13 @@ class BudgetEnforcer:
         if not self.chooser.domains.budgets_mw:
             self._over_s = None
             return []
+        leaving = self._leaving(at_s)
+        if all(mw >= 0 for mw in self._left_mw().values()):
+            # What caps in force leave is enough for everybody: most looks end here.
+            self._over_s = None
+            return list(self._resume(at_s))
         over_mw = self._over_mw()
         held = {uid: replace(one, floor_mw=self._counts_mw(one)) for uid, one in subjects.items()}
-        leaving = self._leaving(at_s)
         tally = EnforcementTally(self.chooser, held)
         for uid in leaving:
             tally.take(uid)
@@ -192,7 +201,7 @@ class BudgetEnforcer:
             pod = self.pods.get(uid)
             if pod is None or not holding.confirmed or not self.owns(pod):
                 continue
-            one = subject_of(fleet, holding, pod)
+            one = self._subject(holding, pod)
             if one is not None:
                 found[uid] = one
         for uid in [uid for uid in self._sent if uid not in found]:
@@ -200,7 +209,18 @@ class BudgetEnforcer:
         for one in found.values():
             self._hear(one, at_s)
         self._deaf &= found.keys()
+        for uid in [uid for uid in self._looked_at if uid not in fleet.holdings]:
+            del self._looked_at[uid]
         return found
+
+    def _subject(self, holding: Holding, pod: Pod) -> CappablePod | None:
+        """As `subject_of` has it; looked at anew only where something is another."""
+        fleet = self.chooser.fleet
+        seen = (pod, holding, fleet.seats(holding.uid), fleet.nodes.get(holding.node))
+        known = self._looked_at.get(holding.uid)
+        if known is None or any(map(is_not, known[0], seen)):
+            known = self._looked_at[holding.uid] = seen, subject_of(fleet, holding, pod)
+        return known[1]
 
     def _hear(self, one: CappablePod, at_s: float) -> None:
         """Whether the agent has done what it was asked for, or had long enough to."""

@@ -24,10 +24,11 @@ from wattherd.estimate.learned_restarts import RestartTime
 from wattherd.estimate.learned_services import PastServices
 from wattherd.estimate.learned_steps import StepsLeft
 from wattherd.kube.account.fleet import Mask
+from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.seating import Seating
 from wattherd.kube.facts.finding import PodFinding
-from wattherd.kube.facts.workload import Workload, WorkloadPod
+from wattherd.kube.facts.workload import Workload, WorkloadPod, queue_of
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.event import Computed
 from wattherd.model.job import JobSpec
@@ -49,18 +50,23 @@ class WorkloadEligibility:
     open_to: Callable[[WorkloadPod], Mask]
     of_gang: Callable[[Workload], Sequence[NodeMask | None]] = lambda _: ()
     """Masks for each member of a gang whose places depend on each other; else none."""
+    kind_of: Callable[[Pod], bytes | None] = lambda _: None
+    """Equal for pods that suit the same nodes; None of one for which that depends on others."""
     planning: bool = False
     _known: dict[tuple[str, int], NodeMask | None] = field(default_factory=dict)
+    _by_kind: dict[object, Mask] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A plan is being made."""
         self.planning = True
         self._known.clear()
+        self._by_kind.clear()
 
     def end(self) -> None:
         """It is made."""
         self.planning = False
         self._known.clear()
+        self._by_kind.clear()
 
     def nodes(self, spec: JobSpec, role: int) -> NodeMask | None:
         """Nodes (N,) on which tasks of role number `role` may run; None: on all of them."""
@@ -82,8 +88,17 @@ class WorkloadEligibility:
         if masks:
             return self._known[spec.id, role]
         member = work.members[sum(one.count for one in spec.roles[:role])]
-        mask = self.open_to(member)
+        mask = self._open_to(member)
         return None if mask.all() else _with_own(mask, work, role)
+
+    def _open_to(self, member: WorkloadPod) -> Mask:
+        suits = self.kind_of(member.pod)
+        if suits is None:
+            return self.open_to(member)
+        kind = suits, member.ask.key, queue_of(member.pod)
+        if kind not in self._by_kind:
+            self._by_kind[kind] = self.open_to(member)
+        return self._by_kind[kind]
 
 
 def _with_own(mask: NodeMask | None, work: Workload, role: int) -> NodeMask | None:

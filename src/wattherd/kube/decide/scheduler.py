@@ -43,7 +43,7 @@ from wattherd.kube.account.pending_pods import Queueing
 from wattherd.kube.account.planned_fleet import PlannedFleet
 from wattherd.kube.account.quota import quota_of
 from wattherd.kube.account.rest_proof import NOT_AT_REST, RestProof
-from wattherd.kube.account.topology_places import TopologyPlaces
+from wattherd.kube.account.topology_places import TopologyPlaces, TopologyWishes
 from wattherd.kube.account.workload_index import WorkloadIndex
 from wattherd.kube.api.api_objects import PodGroup
 from wattherd.kube.api.objects import Node, Pod
@@ -75,9 +75,9 @@ from wattherd.kube.facts.finding import PodFinding
 from wattherd.kube.facts.node_facts import NodeFacts, node_facts
 from wattherd.kube.facts.node_filter import Neighbour, Volumes, has_wishes
 from wattherd.kube.facts.orders import EvictPod, Order, StopPods, StopRun
-from wattherd.kube.facts.pod_groups import GroupId, GroupKind, group_of
+from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.queue_plan import QueueState
-from wattherd.kube.facts.topology_wish import Ladder, TopologyWish, topology_wish
+from wattherd.kube.facts.topology_wish import Ladder
 from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
@@ -136,8 +136,9 @@ class KubeScheduler:
         self.diagnosis = Diagnosis(self.chooser, self._eligible)
         self._reasons = Reasons(self.diagnosis, self.groups)
         self._queueing = Queueing(self.way, self._pods, self.groups, self.volumes)
+        self._wishes = TopologyWishes(self.way.together, self.groups, self.ladders)
         self._topology = self._places_on(fleet)
-        self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups, self._wish_of)
+        self._book = WorkloadIndex(self.way, fleet, self._pods, self.groups, self._wishes.of)
         self._book.keeps_jobs = choice is not None
         self._closed: Mapping[str, str] = {}
         """By node that takes no pods under caps: why."""
@@ -288,6 +289,7 @@ class KubeScheduler:
         self._watts_moved |= self._freed
         self._pods.pop(uid, None)
         self._eligible.drop(uid)
+        self._wishes.drop(uid)
         self._departures.gone(uid)
         self._progress.gone(uid)
         self._caps.saw(uid)
@@ -312,13 +314,16 @@ class KubeScheduler:
     def group_seen(self, group_id: GroupId, group: PodGroup) -> None:
         """A group is there, or changed."""
         self.groups[group_id] = group
-        self._queueing.stir_group(group_id)
-        self._dirty = True
+        self._stir_group(group_id)
 
     def group_gone(self, group_id: GroupId) -> None:
         """A group was deleted; what of it runs stays."""
         self.groups.pop(group_id, None)
         self._reasons.forget(group_id)
+        self._stir_group(group_id)
+
+    def _stir_group(self, group_id: GroupId) -> None:
+        self._wishes.forget()
         self._queueing.stir_group(group_id)
         self._dirty = True
 
@@ -327,6 +332,7 @@ class KubeScheduler:
         self.ladders.pop(name, None)
         if ladder:
             self.ladders[name] = ladder
+        self._wishes.forget()
         self._dirty = self._freed = True
 
     def volumes_changed(self) -> None:
@@ -530,15 +536,7 @@ class KubeScheduler:
         return mask & np.logical_or.reduce(giving) if giving else np.zeros_like(mask)
 
     def _places_on(self, fleet: NodeFleet) -> TopologyPlaces:
-        return TopologyPlaces(fleet, self._wish_of, lambda one: self._queueing.mates(one.uid))
-
-    def _wish_of(self, member: WorkloadPod) -> TopologyWish | None:
-        """In which place of the network a member wants to be with its gang."""
-        group = group_of(member.pod)
-        if group is None or not self.way.together:
-            return None
-        ladders = [self.ladders[name] for name in sorted(self.ladders)]
-        return topology_wish(member.pod, self.groups.get(group), ladders)
+        return TopologyPlaces(fleet, self._wishes.of, lambda one: self._queueing.mates(one.uid))
 
     def _gang_masks(self, work: Workload) -> Sequence[Mask | None]:
         """For each member the nodes that it may go to if the others go where they may."""
@@ -659,9 +657,10 @@ class KubeScheduler:
 
     def _core_planner(self, scheduler: Planner, seating: Seating | None) -> CorePlanner:
         """With `seating` the guard need not ask who is on nodes now: the plan knows who will be."""
-        masks = WorkloadEligibility(self._book.works, self._lasting, self._gang_lasting)
+        found = self._lasting, self._gang_lasting
         if seating is None:
-            masks = WorkloadEligibility(self._book.works, self._open_to, self._gang_masks)
+            found = self._open_to, self._gang_masks
+        masks = WorkloadEligibility(self._book.works, *found, self._eligible.kind)
         return CorePlanner(
             scheduler,
             self._book.works,

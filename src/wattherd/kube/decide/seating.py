@@ -99,8 +99,9 @@ class Seating:
     def follow(self, job: JobView) -> None:
         """The account is as the plan."""
         self.planned.follow(job.id, self.works.get(job.id), job.wanted)
-        if job.wanted:
+        if job.wanted or job.id not in self.works:
             self.forget(job.id)
+        if job.wanted:
             self.stale.update(dict.fromkeys(self.findings))
 
     def need(self, job: JobView) -> Need:

@@ -122,9 +122,10 @@ class BidTable:
             self.options.append(None)
             if row == len(self.live):
                 self._grow()
+        else:
+            for name in COLUMNS:
+                getattr(self, name)[row] = 0
         self.row_of[job.id], self.jobs[row] = row, job
-        for name in COLUMNS:
-            getattr(self, name)[row] = 0
         self.live[row] = True
         self.number[row], self.priority[row] = job.number, job.spec.priority
         self.least_gpus[row] = job.spec.least_gpus

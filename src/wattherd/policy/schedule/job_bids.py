@@ -24,6 +24,9 @@ from wattherd.policy.schedule.job_progress import JobProgress, WorkLeft
 from wattherd.policy.schedule.resize import has_shape
 from wattherd.policy.schedule.shape_changes import model_masks
 
+MOST_KEPT = 4096
+"""Kinds of jobs of which options are kept; masks of nodes change, and with them the kinds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -136,8 +139,8 @@ class BidSite:
         return np.array_equal(view.gpus_per_node(), self.gpus)
 
     def options(self, view: View, progress: JobProgress, job: JobView) -> Options:
-        """All ways of a job; the same for jobs alike, where nothing is learned meanwhile."""
-        if progress.learns:
+        """All ways of a job; the same for jobs alike of which nothing was learned."""
+        if progress.varies(view, job):
             return self._worked_out(view, progress, job)
         rates, spec = view.rates, job.spec
         key = (
@@ -147,6 +150,9 @@ class BidSite:
         )  # fmt: skip
         found = self._options.get(key)
         if found is None:
+            if len(self._options) >= MOST_KEPT:
+                self._options.clear()
+                self._rooms.clear()
             found = self._options[key] = self._worked_out(view, progress, job)
         return found
 

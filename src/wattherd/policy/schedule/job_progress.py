@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar, NamedTuple, Protocol
 
+from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.job_rate import RateSource, step_s_at
+from wattherd.estimate.learned_noise import ALIKE_STEPS
 from wattherd.policy.contract import JobView, View
 
 YOUNG_RESTARTS = 6.0
@@ -52,6 +54,10 @@ class JobProgress(Protocol):
 
     def units_per_s(self, view: View, job: JobView, model: str, gpus: int) -> float:
         """How fast it is on so many GPUs of a model."""
+        ...
+
+    def varies(self, view: View, job: JobView) -> bool:
+        """Whether that may be another at the next plan; else it is the same for jobs alike."""
         ...
 
     def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
@@ -93,6 +99,16 @@ class ReportedProgress:
         asked = max(job.spec.gpus, 1)
         step_s = step_s_at({asked: 1.0}, gpus)
         return view.rates.rate(job.spec, model, gpus=asked).per_s / step_s * worth
+
+    def varies(self, view: View, job: JobView) -> bool:
+        """Of jobs that have told something, or of whose kind something is known."""
+        rates, spec = view.rates, job.spec
+        kinds = rates.learned_kinds.kinds
+        return (
+            spec.id in rates.learned_jobs
+            or (bool(kinds) and job_kind(spec) in kinds)
+            or view.step_worth(job, max(spec.gpus, 1)) != ALIKE_STEPS
+        )
 
     def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
         """Steps by what it reports, where its speed is known; else as stated; else a guess."""
@@ -148,6 +164,11 @@ class StatedProgress:
     def units_per_s(self, view: View, job: JobView, model: str, gpus: int) -> float:
         """Seconds of its stated work a second."""
         return view.rates.rate(job.spec, model, gpus=gpus).per_s
+
+    def varies(self, view: View, job: JobView) -> bool:
+        """Nothing is learned."""
+        del view, job
+        return False
 
     def left(self, view: View, job: JobView, done: float, per_s: float, young_s: float) -> WorkLeft:
         """Its duration less what was done; a guess where it states none."""

@@ -59,6 +59,8 @@ this one's was 1.78 with 1.5, 1.75 with 2.5, 1.73 with 5, and 1.71 with weights 
 LOOK_S = 10.0
 """Between two plans while jobs are live: what is learned changes them."""
 MOST_TRIES = 6
+_SITE = "progress-per-watt site"
+"""In a view's memory: the last plan's `BidSite`, where things are learned."""
 
 
 class _Told(IntEnum):
@@ -73,7 +75,7 @@ class _Told(IntEnum):
 
 @dataclass(slots=True)
 class _Memory:
-    """What stays from plan to plan where nothing is learned; else it is made anew each time."""
+    """What stays from plan to plan where nothing is learned; else only `site` and `waits` do."""
 
     site: BidSite
     table: BidTable = field(default_factory=BidTable)
@@ -118,6 +120,7 @@ class ProgressPerWatt:
         self._decide(view, draft, memory)
         if self.progress.learns:
             view.memory["progress-per-watt"] = memory.table.waits(view.now_s)
+            view.memory[_SITE] = memory.site
 
     def _decide(self, view: View, draft: Draft, memory: _Memory) -> None:
         table, most = memory.table, view.gpu_total()
@@ -199,7 +202,8 @@ class ProgressPerWatt:
     def _memory(self, view: View) -> _Memory:
         if self.progress.learns:
             waits = view.memory.get("progress-per-watt", {})
-            return _Memory(BidSite.of(view), at_s=view.now_s, waits=waits)
+            site: BidSite = view.memory.get(_SITE) or BidSite.of(view)
+            return _Memory(site, at_s=view.now_s, waits=waits)
         found: _Memory | None = view.memory.get("progress-per-watt")
         if found is None:
             found = view.memory["progress-per-watt"] = _Memory(BidSite.of(view))
