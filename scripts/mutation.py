@@ -62,7 +62,7 @@ TESTS = {
     "engine/cluster/capacity.py": (
         "property capacity_book", "unit core", "property draft_books", "unit set_aside",
     ),
-    "engine/core/never_fits.py": ("unit set_aside", "unit gentle_succession"),
+    "engine/core/feasibility.py": ("unit set_aside", "unit gentle_succession"),
     "engine/power/budgets.py": (
         "property budgets_in_time", "unit budget_sources", "unit cap_rules", "unit set_aside",
     ),

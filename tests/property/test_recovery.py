@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
+from itertools import cycle
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +37,7 @@ from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.schedule.gandiva_nodes import GandivaJob, GandivaNodes
 from wattherd.server.journal import snapshot_codec as frozen
 from wattherd.server.journal.core_loop import CoreLoop
-from wattherd.server.journal.moved_classes import MOVED
+from wattherd.server.journal.moved_classes import JOINED, MOVED
 from wattherd.server.journal.snapshot_codec import UnusableSnapshot, freeze, thaw
 from wattherd.server.recovery.replay import JournalReplay, ReplayedEntry
 from wattherd.server.settings.blueprint import Blueprint
@@ -269,6 +270,25 @@ def test_classes_that_moved_are_read_where_snapshots_name_them_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Written as before the move: under the old module, by the old name."""
+    written = read_as_it_was(dict(MOVED), monkeypatch)
+    moved = {"wattherd.engine.jobs.roster:Roster", "wattherd.policy.schedule.gandiva_nodes:Homes"}
+    assert moved <= written.keys() & MOVED.keys()
+
+
+def test_classes_of_joined_modules_are_read_where_snapshots_name_them_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: dict[str, str] = {}
+    for now in {*JOINED.values()}:
+        classes = [one for one in vars(import_module(now)).values() if isinstance(one, type)]
+        here = sorted(one.__name__ for one in classes if one.__module__ == now)
+        parts = cycle(was for was, at in JOINED.items() if at == now)
+        names |= {f"{was}:{one}": f"{now}:{one}" for one, was in zip(here, parts, strict=False)}
+    assert names.keys() & read_as_it_was(names, monkeypatch).keys()
+
+
+def read_as_it_was(names: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Freeze with classes by other names and read that; the attributes of what was written."""
     plan = blueprint("gandiva")
     replay = JournalReplay([(0, plan)])
     for _ in replay.live(entries_of("gandiva", [("submit", 0), ("tell", 0)])):
@@ -276,7 +296,7 @@ def test_classes_that_moved_are_read_where_snapshots_name_them_as_they_were(
     config, state = plan.core_config(plan.scheduler()), replay.frozen()
     before = {one.id: one.told() for one in state.core.jobs.values()}
     here: list[tuple[type, str, str, str]] = []
-    for was, now in MOVED.items():
+    for was, now in names.items():
         module, _, name = was.partition(":")
         at, _, called = now.partition(":")
         kind = getattr(import_module(at), called)
@@ -288,15 +308,16 @@ def test_classes_that_moved_are_read_where_snapshots_name_them_as_they_were(
     try:
         body = freeze(state)
     finally:
-        for kind, module, qualname, name in here:
+        for kind, module, qualname, name in reversed(here):
             kind.__module__, kind.__qualname__, kind.__name__ = module, qualname, name
         monkeypatch.undo()
     head, _, rest = body.partition(b"\n")
-    moved = {"wattherd.engine.jobs.roster:Roster", "wattherd.policy.schedule.gandiva_nodes:Homes"}
-    assert moved <= json.loads(head).keys() & MOVED.keys()
-    assert b"GandivaNodes" not in rest
+    assert not any(now.encode() in head for now in names.values() if now not in names)
+    assert b"GandivaNodes" not in rest or "GandivaNodes" not in "".join(names.values())
     thawed = thaw(body, config).core
     assert {one.id: one.told() for one in thawed.jobs.values()} == before
+    written: dict[str, list[str]] = json.loads(head)
+    return written
 
 
 def test_a_job_that_waits_for_its_own_number_is_refused_and_nobody_else() -> None:

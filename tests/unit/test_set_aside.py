@@ -13,7 +13,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
-from wattherd.engine.core.never_fits import LeastPower
+from wattherd.engine.core.feasibility import LeastPower
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount

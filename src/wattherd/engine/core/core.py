@@ -66,10 +66,9 @@ from wattherd.engine.cluster.node_sleep import NodeSleep
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.cycle import ROUND, WAKE, PlanTimer, Reaction
 from wattherd.engine.core.draft import GuardedDraft
-from wattherd.engine.core.feasibility import ShapeFeasibility, circle
+from wattherd.engine.core.feasibility import PowerShortage, ShapeFeasibility, circle
 from wattherd.engine.core.job_speeds import JobSpeeds
 from wattherd.engine.core.job_table import BEGIN, JobTable, key_of
-from wattherd.engine.core.never_fits import PowerShortage
 from wattherd.engine.core.plan import Plan, shed
 from wattherd.engine.core.power_control import FALL, LOOKOUTS, PowerControl
 from wattherd.engine.core.view import CoreView

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from wattherd.engine.core.config import CoreConfig
-from wattherd.engine.core.never_fits import SetAside
+from wattherd.engine.core.feasibility import SetAside
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount

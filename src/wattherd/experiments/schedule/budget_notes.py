@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from wattherd.engine.core.core import Core
-from wattherd.engine.core.never_fits import LeastPower, Limits, PowerShortage
+from wattherd.engine.core.feasibility import LeastPower, Limits, PowerShortage
 from wattherd.engine.power.account import PowerAccount
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
 from wattherd.model.job import JobSpec

@@ -9,7 +9,7 @@ snapshots are of another version (decision 007).
 from __future__ import annotations
 
 _MOVES = {
-    ("engine.core.least_power", "engine.core.never_fits"): {
+    ("engine.core.least_power", "engine.core.feasibility"): {
         "LeastPower": "LeastPower",
         "PowerShortage": "PowerShortage",
         "_Kind": "_Kind",
@@ -80,3 +80,16 @@ MOVED = {
 """Module and name of a class as it was, and as it is."""
 RENAMED = {old: new for names in _MOVES.values() for old, new in names.items()}
 """The bare names: what a class's making names is part of what a snapshot says of the class."""
+JOINED = {
+    f"wattherd.{was}": f"wattherd.{now}"
+    for was, now in {
+        "engine.core.never_fits": "engine.core.feasibility",
+    }.items()
+}
+"""Modules that were joined with another, which has all their names now."""
+
+
+def name_now(name: str) -> str:
+    """Module and name of a class as they are (`module:Class`), of what they were."""
+    module, _, kind = MOVED.get(name, name).partition(":")
+    return f"{JOINED.get(module, module)}:{kind}"

@@ -21,7 +21,7 @@ from typing import Any
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import ClusterError
 from wattherd.server.journal.job_history import JobHistory, PastJob
-from wattherd.server.journal.moved_classes import MOVED, RENAMED
+from wattherd.server.journal.moved_classes import RENAMED, name_now
 from wattherd.server.journal.replay_state import ReplayState
 
 _CONFIG = "config"
@@ -139,7 +139,7 @@ def _compare(shapes: Mapping[str, list[str]]) -> None:
         OtherVersion: one has other attributes now, stands elsewhere, or is gone.
     """
     for name, attributes in shapes.items():
-        module, _, qualname = MOVED.get(name, name).partition(":")
+        module, _, qualname = name_now(name).partition(":")
         kind = _module(module)
         for part in qualname.split("."):
             kind = getattr(kind, part, None)
@@ -188,7 +188,7 @@ class _Reader(pickle.Unpickler):
         """Classes of the core and of plain containers, nothing else."""
         if (module, name) == ("builtins", "getattr"):
             return _member  # how Python up to 3.11.3 writes members of an Enum
-        module, _, name = MOVED.get(f"{module}:{name}", f"{module}:{name}").partition(":")
+        module, _, name = name_now(f"{module}:{name}").partition(":")
         if _is_ours(module) or name in _PLAIN.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a snapshot")
