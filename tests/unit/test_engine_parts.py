@@ -6,7 +6,6 @@ import pytest
 
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.engine.core.cycle import WAKE
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.plan import shed
 from wattherd.engine.jobs.lifecycle import State, Trigger
@@ -15,7 +14,7 @@ from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.command import StartJob, StopJob, WakeAt
+from wattherd.model.command import WAKE, StartJob, StopJob, WakeAt
 from wattherd.model.event import BudgetChanged, JobSubmitted, Woke
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.power_tree import PowerTree, TreeDomain

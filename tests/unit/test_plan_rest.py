@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from wattherd.engine.core.cycle import WAKE
+from wattherd.model.command import WAKE
 from wattherd.model.event import (
     BudgetChanged,
     Event,

@@ -116,6 +116,14 @@ class WakeNode:
     node: str
 
 
+# Two kinds of wake-ups make plans, and they are told apart because rounds go on by themselves while
+# a planner's own wish is for once.
+WAKE = "plan"
+"""Key of the wake-ups that planners ask for."""
+ROUND = "round"
+"""Key of the wake-ups at which rounds begin."""
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeAt:

@@ -13,7 +13,7 @@ One event passes through four steps, in this order:
 
 1. *Note.* What happened is written into the parts concerned. Only what cannot wait is decided here:
    a run whose node is lost is stopped, a budget that falls takes hold at once (`_keep_budget`).
-2. *Plan*, if the event could change the plan and its time has come (`cycle.PlanTimer`). First
+2. *Plan*, if the event could change the plan and its time has come (`plan.PlanTimer`). First
    `plan.shed` makes the plan fit the budgets. Then the planner, which sees a `CoreView`,
    proposes to a `GuardedDraft`. Every proposal is checked there and then: devices, gangs, quotas,
    watts. The planner chooses among what is possible; it cannot make anything else happen.
@@ -64,12 +64,11 @@ from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.cluster.drained import Drained, DrainedDevices, Place
 from wattherd.engine.cluster.node_sleep import NodeSleep
 from wattherd.engine.core.config import CoreConfig
-from wattherd.engine.core.cycle import ROUND, WAKE, PlanTimer, Reaction
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import PowerShortage, ShapeFeasibility, circle
 from wattherd.engine.core.job_speeds import JobSpeeds
 from wattherd.engine.core.job_table import BEGIN, JobTable, key_of
-from wattherd.engine.core.plan import Plan, shed
+from wattherd.engine.core.plan import Plan, PlanTimer, Reaction, shed
 from wattherd.engine.core.power_control import FALL, LOOKOUTS, PowerControl
 from wattherd.engine.core.view import CoreView
 from wattherd.engine.jobs.batches import Batches
@@ -81,7 +80,7 @@ from wattherd.engine.power.energy_budget import SAME_S, EnergyAccount, moved
 from wattherd.engine.power.reasons import too_steep
 from wattherd.errors import Bug, UserError
 from wattherd.model.allocation import Allocation, device_of_rank, uses_device
-from wattherd.model.command import Command, RejectJob, start_job, wake_at
+from wattherd.model.command import ROUND, WAKE, Command, RejectJob, start_job, wake_at
 from wattherd.model.event import (
     ArrayLimited,
     BatchApplied,
@@ -120,7 +119,7 @@ from wattherd.model.event import (
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import Reason, StopReason
 
-__all__ = ["EXIT_REQUEUE", "ROUND", "Core", "CoreConfig"]
+__all__ = ["EXIT_REQUEUE", "Core", "CoreConfig"]
 
 # 128 + SIGTERM, what a shell reports of a process that ended by that signal, and AdaptDL's code for
 # the same wish: checkpointed, run me again.

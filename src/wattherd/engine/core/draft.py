@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.cluster.capacity import Book
-from wattherd.engine.core.cycle import WAKE
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
@@ -28,7 +27,7 @@ from wattherd.engine.power.account import PlanOrder, PowerAccount
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation, allocate
 from wattherd.model.cluster import WHOLE_GPU_MILLI
-from wattherd.model.command import Compute, GiveNotice, WakeAt
+from wattherd.model.command import WAKE, Compute, GiveNotice, WakeAt
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.model.request import Request, make_request

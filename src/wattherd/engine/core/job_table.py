@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from wattherd.engine.core.cycle import Reaction
-from wattherd.engine.core.plan import Plan
+from wattherd.engine.core.plan import Plan, Reaction
 from wattherd.engine.jobs.lifecycle import FINAL, State, Trigger
 from wattherd.engine.jobs.record import JobRecord, StoryLine
 from wattherd.engine.jobs.waits import Waits, unmet

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.engine.core.cycle import WAKE
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.placement.placer import Placer
 from wattherd.kube.account.assignments import Assignments
@@ -81,6 +80,7 @@ from wattherd.kube.facts.topology_wish import Ladder
 from wattherd.kube.facts.workload import Workload, WorkloadPod, alike, queue_of
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI
+from wattherd.model.command import WAKE
 from wattherd.model.event import BudgetChanged, Event, JobReleased, JobSubmitted, Woke
 from wattherd.model.reason import ReasonCode
 from wattherd.policy.contract import Planner

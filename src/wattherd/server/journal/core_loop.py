@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wattherd.engine.core.core import Core
-from wattherd.engine.core.cycle import WAKE
 from wattherd.engine.core.executor import Executor, RunOrder
 from wattherd.errors import ClusterError
 from wattherd.model.command import (
+    WAKE,
     Command,
     Compute,
     GiveNotice,

@@ -83,6 +83,7 @@ RENAMED = {old: new for names in _MOVES.values() for old, new in names.items()}
 JOINED = {
     f"wattherd.{was}": f"wattherd.{now}"
     for was, now in {
+        "engine.core.cycle": "engine.core.plan",
         "engine.core.never_fits": "engine.core.feasibility",
     }.items()
 }
