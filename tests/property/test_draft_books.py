@@ -22,7 +22,7 @@ from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.draft import GuardedDraft, share_request
-from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.core.view import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior

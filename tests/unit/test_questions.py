@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.core.view import Questions
 from wattherd.errors import Bug, ClusterError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, Compute, StartJob, WakeAt

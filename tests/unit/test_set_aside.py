@@ -14,7 +14,7 @@ from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import LeastPower
-from wattherd.engine.jobs.questions import Questions
+from wattherd.engine.core.view import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
 from wattherd.estimate.power_curve import prior

@@ -66,15 +66,13 @@ from wattherd.engine.cluster.node_sleep import NodeSleep
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import PowerShortage, ShapeFeasibility, circle
-from wattherd.engine.core.job_speeds import JobSpeeds
 from wattherd.engine.core.job_table import BEGIN, JobTable, key_of
 from wattherd.engine.core.plan import Plan, PlanTimer, Reaction, shed
 from wattherd.engine.core.power_control import FALL, LOOKOUTS, PowerControl
-from wattherd.engine.core.view import CoreView
+from wattherd.engine.core.view import CoreView, JobSpeeds, Questions
 from wattherd.engine.jobs.batches import Batches
 from wattherd.engine.jobs.edits import differences, edited
 from wattherd.engine.jobs.lifecycle import State, Trigger
-from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord, StoryLine
 from wattherd.engine.power.energy_budget import SAME_S, EnergyAccount, moved
 from wattherd.engine.power.reasons import too_steep
@@ -680,9 +678,10 @@ class Core:
             devices=self.drained,
             stopped=self.stopped,
             questions=self.questions,
+            config=self.config,
+            speeds=self.speeds,
+            jobs=self.jobs,
             woke=self._reaction.woke,
-            eligibility=self.config.eligible,
-            told=self.speeds.told(self.config, self.now_s),
         )
 
     def take_on(self, queues: Any) -> None:

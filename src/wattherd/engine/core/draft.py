@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.view import Questions
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.engine.jobs.questions import Questions
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.jobs.tenants import UNLIMITED, TenantUse
 from wattherd.engine.power.account import PlanOrder, PowerAccount

@@ -2,7 +2,7 @@
 
 `wattherd.dev/progress: '{"step": 120, "total": 1000, "loss": 2.1}'`. Whoever may change the pod may
 write it, so nothing here is believed: a text that is too long or no such JSON says nothing, and
-numbers are bounded. What a report can move is said in `engine.core.job_speeds`.
+numbers are bounded. What a report can move is said in `engine.core.view`.
 """
 
 from __future__ import annotations

@@ -84,7 +84,9 @@ JOINED = {
     f"wattherd.{was}": f"wattherd.{now}"
     for was, now in {
         "engine.core.cycle": "engine.core.plan",
+        "engine.core.job_speeds": "engine.core.view",
         "engine.core.never_fits": "engine.core.feasibility",
+        "engine.jobs.questions": "engine.core.view",
     }.items()
 }
 """Modules that were joined with another, which has all their names now."""
