@@ -55,7 +55,7 @@ TESTS = {
         "property held_watts",
     ),
     "engine/jobs/lifecycle.py": ("unit core", "unit core_races"),
-    "engine/jobs/waits.py": (
+    "engine/core/job_table.py": (
         "unit waits", "unit arrays", "unit begin_time", "unit array_submission",
     ),
     "engine/safety/caps.py": ("unit safety", "unit safety_orders", "unit safety_ramp"),

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from effort import times
 from wattherd.engine.core.core import CoreConfig
-from wattherd.engine.jobs.waits import parents
+from wattherd.engine.core.job_table import parents
 from wattherd.engine.placement.placer import Placer
 from wattherd.experiments.placement.policies import build_placer, place_policy
 from wattherd.model.cluster import ClusterSpec, NodeSpec

@@ -9,8 +9,8 @@ import pytest
 
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
+from wattherd.engine.core.job_table import array_never_text, never_text
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.engine.jobs.waits import array_never_text, never_text
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import FinishJob, RejectJob, StartJob, WakeAt
 from wattherd.model.event import (

@@ -23,8 +23,8 @@ from itertools import compress
 
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import share_request
+from wattherd.engine.core.job_table import Waits, parents
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.jobs.waits import Waits, parents
 from wattherd.engine.power.account import PowerAccount
 from wattherd.engine.power.budgets import Budgets
 from wattherd.engine.power.feeds import PPM, Feeds

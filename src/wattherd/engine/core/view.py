@@ -1,4 +1,4 @@
-"""What planners see of the core: jobs that may run, what changed, nodes, speeds, what they remember.
+"""What planners see of the core: jobs, what changed, nodes, what was learned and worked out.
 
 Nothing can be changed through it. The roster has the jobs that run or may run, in order of
 submission, and what changed among them since a plan: a planner that keeps its own order needs to

@@ -75,7 +75,7 @@ class JobRecord:
     not_before_s: float | None = None
     """When it may start at the earliest, as long as that is still to come."""
     lines: tuple[str, ...] = ()
-    """Lines of jobs (`engine.jobs.waits`) in which its turn has not come."""
+    """Lines of jobs (`engine.core.job_table`) in which its turn has not come."""
     story: deque[StoryLine] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     id: str = field(init=False)
     active: bool = field(init=False)

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from wattherd.engine.core.core import Core
+from wattherd.engine.core.job_table import NEVER
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.jobs.waits import NEVER
 from wattherd.estimate.rates import Bill
 from wattherd.experiments.schedule.explain import HAND_OVER, NEXT_PLAN
 from wattherd.local.apps import base_of

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
+from wattherd.engine.core.job_table import NEVER, array_never_text, never_text, parents
 from wattherd.engine.jobs.edits import amended
 from wattherd.engine.jobs.lifecycle import FINAL, State
-from wattherd.engine.jobs.waits import NEVER, array_never_text, never_text, parents
 from wattherd.model.command import AmendJob, Command, FinishJob, RejectJob, StartJob
 from wattherd.model.event import (
     ArrayLimited,

@@ -15,7 +15,7 @@ _MOVES = {
         "_Kind": "_Kind",
     },
     ("engine.jobs.roster", "engine.core.view"): {"Roster": "Roster"},
-    ("engine.jobs.waits", "engine.jobs.waits"): {"Unmet": "UnmetDependency"},
+    ("engine.jobs.waits", "engine.core.job_table"): {"Unmet": "UnmetDependency"},
     ("engine.power.budgets", "engine.power.budgets"): {"Fall": "BudgetFall"},
     ("engine.power.energy_budget", "engine.power.energy_budget"): {"Joules": "EnergyBudgets"},
     ("engine.power.energy_price", "engine.power.usable_curve"): {"Prices": "EnergyPrices"},
@@ -87,6 +87,7 @@ JOINED = {
         "engine.core.job_speeds": "engine.core.view",
         "engine.core.never_fits": "engine.core.feasibility",
         "engine.jobs.questions": "engine.core.view",
+        "engine.jobs.waits": "engine.core.job_table",
     }.items()
 }
 """Modules that were joined with another, which has all their names now."""
