@@ -6,12 +6,17 @@ What devices are held at this moment is the core's business; see `engine.core.co
 A planner tries things out on the real books: `mark` says where it stands, `undo` goes back there.
 From the first mark on every change writes down how it is taken back, newest last. Bookings are sums
 of integers, so that what is undone is as if it had never been: there is no copy that could differ.
+
+The site may limit how many GPUs jobs of one tenant hold together, whatever queues they are in and
+beside the planner's quota: the guard asks `TenantUse` before it books. Jobs that hold more when a
+limit is lowered keep what they have; nothing is added until they are below it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,7 +27,6 @@ from wattherd.engine.cluster.capacity import Book
 from wattherd.engine.core.view import Questions
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.jobs.tenants import UNLIMITED, TenantUse
 from wattherd.engine.power.account import PlanOrder, PowerAccount
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation, allocate
@@ -33,6 +37,7 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.model.request import Request, make_request
 from wattherd.policy.contract import JobView, PlanUse, Quota, Share
 from wattherd.policy.eligibility import Eligibility
+from wattherd.units import counted
 
 _AS_ASKED = Share(node=0, tasks=0)[2:]
 """What a share says of tasks of the first role that get what they ask for, on any devices.
@@ -533,3 +538,53 @@ def _in_use(jobs: Iterable[JobRecord]) -> Counter[tuple[str, str]]:
 def _why_moved(before: tuple[Allocation, ...], after: tuple[Allocation, ...]) -> StopReason:
     same_size = sum(len(a.gpus) for a in before) == sum(len(a.gpus) for a in after)
     return StopReason.MIGRATED if same_size else StopReason.RESIZED
+
+
+# --- What tenants may hold --------------------------------------------------------------------
+
+
+# Counted for the plan at hand and thrown away with it: limits are few and change seldom, and a
+# counter that lives as long as the core would have to be kept right by everything that ends a job.
+@dataclass(slots=True)
+class TenantUse:
+    """`limits` in GPUs by tenant; what the plan at hand gives to each of those is counted."""
+
+    limits: Mapping[str, int]
+    _held: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, limits: Mapping[str, int], held: Iterable[tuple[JobSpec, int]]) -> TenantUse:
+        """Begin with what jobs hold in the plan."""
+        use = cls(limits)
+        for spec, gpus in held:
+            use.spend(spec, gpus)
+        return use
+
+    def spend(self, spec: JobSpec, gpus: int) -> None:
+        """A job is given so many more, or fewer if negative."""
+        if spec.tenant in self.limits:
+            self._held[spec.tenant] += gpus
+
+    # A limit that was lowered below what a tenant holds stops nobody; it gets nothing more until it
+    # is below.
+    def refuses(self, spec: JobSpec, gpus: int, now_s: float) -> Reason | None:
+        """Why the job may not hold `gpus` beside what its tenant's others hold, or None."""
+        most = self.limits.get(spec.tenant)
+        held = self._held[spec.tenant]
+        if most is None or held + gpus <= most:
+            return None
+        return Reason(
+            code=ReasonCode.QUOTA_EXCEEDED,
+            since_s=now_s,
+            asked=gpus,
+            in_use=held,
+            available=max(most - held, 0),
+            unit="GPUs",
+            unblocks=f"tenant {spec.tenant!r} may hold {counted(most, 'GPU')} at most; "
+            "raise its limit",
+        )
+
+
+# One for everybody: without limits it counts nothing, and so never changes.
+UNLIMITED = TenantUse({})
+"""No tenant is limited."""

@@ -87,6 +87,7 @@ JOINED = {
         "engine.core.job_speeds": "engine.core.view",
         "engine.core.never_fits": "engine.core.feasibility",
         "engine.jobs.questions": "engine.core.view",
+        "engine.jobs.tenants": "engine.core.draft",
         "engine.jobs.waits": "engine.core.job_table",
     }.items()
 }
