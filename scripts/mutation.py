@@ -59,7 +59,7 @@ TESTS = {
         "unit waits", "unit arrays", "unit begin_time", "unit array_submission",
     ),
     "engine/safety/caps.py": ("unit safety", "unit safety_orders", "unit safety_ramp"),
-    "engine/cluster/capacity.py": (
+    "engine/core/capacity.py": (
         "property capacity_book", "unit core", "property draft_books", "unit set_aside",
     ),
     "engine/core/feasibility.py": ("unit set_aside", "unit gentle_succession"),

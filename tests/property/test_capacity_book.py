@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
-from wattherd.engine.cluster.capacity import ENDLESS, Book
+from wattherd.engine.core.capacity import ENDLESS, Book
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from effort import times
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.capacity import Book
 from wattherd.engine.core.draft import GuardedDraft, share_request
 from wattherd.engine.core.view import Questions
 from wattherd.engine.jobs.record import JobRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.cluster.drained import DrainedDevices
+from wattherd.engine.core.capacity import DrainedDevices
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
 from wattherd.engine.placement.placer import Placer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.plan import shed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from effort import times
 from wattherd.catalog.gpus import GPUS
-from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.capacity import Book
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import LeastPower

@@ -60,9 +60,7 @@ from dataclasses import replace
 from itertools import filterfalse
 from typing import Any
 
-from wattherd.engine.cluster.capacity import Book
-from wattherd.engine.cluster.drained import Drained, DrainedDevices, Place
-from wattherd.engine.cluster.node_sleep import NodeSleep
+from wattherd.engine.core.capacity import Book, Drained, DrainedDevices, NodeSleep, Place
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.feasibility import PowerShortage, ShapeFeasibility, circle

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.capacity import Book
 from wattherd.engine.core.view import Questions
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord

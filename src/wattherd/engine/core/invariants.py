@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.capacity import Book
 from wattherd.engine.jobs.lifecycle import FINAL, State
 from wattherd.engine.jobs.record import JobRecord, may_run
 from wattherd.errors import Bug

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from wattherd.engine.cluster.capacity import Book
+from wattherd.engine.core.capacity import Book
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
 from wattherd.engine.core.view import Roster

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.engine.cluster.capacity import Book
-from wattherd.engine.cluster.drained import DrainedDevices
+from wattherd.engine.core.capacity import Book, DrainedDevices
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord

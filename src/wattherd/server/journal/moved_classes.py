@@ -83,6 +83,9 @@ RENAMED = {old: new for names in _MOVES.values() for old, new in names.items()}
 JOINED = {
     f"wattherd.{was}": f"wattherd.{now}"
     for was, now in {
+        "engine.cluster.capacity": "engine.core.capacity",
+        "engine.cluster.drained": "engine.core.capacity",
+        "engine.cluster.node_sleep": "engine.core.capacity",
         "engine.core.cycle": "engine.core.plan",
         "engine.core.job_speeds": "engine.core.view",
         "engine.core.never_fits": "engine.core.feasibility",

@@ -1,1 +1,0 @@
-"""What of the cluster is taken: devices planned and held, nodes asleep, devices drained."""
