@@ -50,7 +50,7 @@ TESTS = {
         "unit power_tree",
     ),
     "engine/power/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),
-    "engine/power/caps.py": (
+    "engine/core/power_control.py": (
         "unit caps_as_told", "unit cap_rules", "unit core", "property caps_in_flight",
         "property held_watts",
     ),

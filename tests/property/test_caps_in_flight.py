@@ -15,9 +15,9 @@ from tree_shell import TreeShell
 from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import CoreConfig
+from wattherd.engine.core.power_control import MOST_GONE, CapOrders
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.power.caps import MOST_GONE, CapOrders
 from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.command import Command, SetCap
 from wattherd.model.event import BudgetChanged, CapApplied, Event, JobCancelled, Woke

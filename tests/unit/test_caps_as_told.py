@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from test_cap_rules import CLUSTER, Desk, caps, started, stops, wakes
 
+from wattherd.engine.core.power_control import JobCaps
 from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.caps import JobCaps
 from wattherd.engine.power.ramp import Ramps
 from wattherd.estimate.power_curve import prior
 from wattherd.model.cap_rules import OFF, CapRules

@@ -8,7 +8,7 @@ a draft (`engine.core.draft`). Here is what happens to a plan without any planne
 cancelled, held or ended loses its part at once, so that the next plan can give it away. And jobs
 give up their devices when the budget no longer carries the least watts of what is planned (`shed`).
 
-Caps go down first, at no cost to who runs where (`engine.power.caps`); shedding is for what is
+Caps go down first, at no cost to who runs where (`JobCaps`); shedding is for what is
 left. What has not begun gives way before what runs; of either, classes of priority from the lowest
 up. Within a class elastic jobs first become narrower, where that is allowed, and only then are jobs
 stopped: those that can go on later before those that a stop ends for good, then the newest, which

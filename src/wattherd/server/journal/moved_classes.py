@@ -92,6 +92,7 @@ JOINED = {
         "engine.jobs.questions": "engine.core.view",
         "engine.jobs.tenants": "engine.core.draft",
         "engine.jobs.waits": "engine.core.job_table",
+        "engine.power.caps": "engine.core.power_control",
     }.items()
 }
 """Modules that were joined with another, which has all their names now."""
