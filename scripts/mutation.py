@@ -46,10 +46,9 @@ TESTS = {
         "unit set_aside", "unit mixed_gangs",
     ),
     "engine/power/domain_loads.py": (
-        "unit power_account", "property draft_books", "property held_watts", "unit set_aside",
-        "unit power_tree",
+        "unit power_account", "property draft_books", "property held_watts", "unit shared_gpus",
+        "unit set_aside", "unit power_tree",
     ),
-    "engine/power/sharing.py": ("property draft_books", "property held_watts", "unit shared_gpus"),
     "engine/core/power_control.py": (
         "unit caps_as_told", "unit cap_rules", "unit core", "property caps_in_flight",
         "property held_watts",

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
-from wattherd.engine.power.budgets import STEP_S, BudgetFall, Budgets
-from wattherd.model.cap_rules import CapRules
+from wattherd.engine.power.budgets import STEP_S, BudgetFall, Budgets, CapRules
 
 DOMAINS = ("", "row")
 SOURCES = ("", "grid", "plan")

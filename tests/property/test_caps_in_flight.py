@@ -18,7 +18,7 @@ from wattherd.engine.core.core import CoreConfig
 from wattherd.engine.core.power_control import MOST_GONE, CapOrders
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.model.cap_rules import OFF, CapRules
+from wattherd.engine.power.budgets import OFF, CapRules
 from wattherd.model.command import Command, SetCap
 from wattherd.model.event import BudgetChanged, CapApplied, Event, JobCancelled, Woke
 from wattherd.model.job import JobSpec, TaskRole

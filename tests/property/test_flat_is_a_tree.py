@@ -17,7 +17,7 @@ from test_held_watts import ACTIONS, BUDGETS_W, CLUSTER, IDLE_W, act
 
 from effort import times
 from wattherd.engine.core.core import CoreConfig
-from wattherd.model.cap_rules import OFF, CapRules
+from wattherd.engine.power.budgets import OFF, CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.fair import MaxMin, Nash, Tiers

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from effort import times
 from wattherd.catalog.gpus import GPUS
+from wattherd.engine.power.budgets import CapRules
 from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate
 from wattherd.experiments.schedule.scheduler_context import SchedulerContext
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
-from wattherd.model.cap_rules import CapRules
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.power_tree import BudgetStep, PowerTree, TreeDomain

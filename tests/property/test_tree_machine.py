@@ -11,7 +11,7 @@ from tree_shell import TreeShell
 
 from effort import times
 from wattherd.engine.core.core import CoreConfig
-from wattherd.model.cap_rules import OFF, CapRules
+from wattherd.engine.power.budgets import OFF, CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.policy.power.contract import PowerPolicy

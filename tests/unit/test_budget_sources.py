@@ -12,10 +12,9 @@ from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLim
 from wattherd.devices.signals.limit_sources import SiteLimitsNow
 from wattherd.devices.signals.registry import open_signal
 from wattherd.devices.wire.clock import SYSTEM
-from wattherd.engine.power.budgets import BudgetFall, Budgets
+from wattherd.engine.power.budgets import BudgetFall, Budgets, CapRules
 from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged
 from wattherd.errors import UserError
-from wattherd.model.cap_rules import CapRules
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 from wattherd.server.limits.signal_watch import SOURCE, Known, news
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.engine.power.ramp import SLACK_MW, Ramp
+from wattherd.engine.power.budgets import SLACK_MW, CapRules, Ramp
 from wattherd.errors import UserError
 from wattherd.experiments.schedule.power_tree import cap_rules
-from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import Command, SetCap, StartJob, StopJob, WakeAt
 from wattherd.model.event import (
     BudgetAnnounced,

@@ -13,9 +13,8 @@ from test_cap_rules import CLUSTER, Desk, caps, started, stops, wakes
 
 from wattherd.engine.core.power_control import JobCaps
 from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.ramp import Ramps
+from wattherd.engine.power.budgets import OFF, CapRules, Ramps
 from wattherd.estimate.power_curve import prior
-from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.command import SetCap
 from wattherd.model.event import JobStopped, Woke
 from wattherd.policy.power.contract import PowerAsk

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.engine.power.usable_curve import price_j, thriftiest_w, thrifty
+from wattherd.engine.power.demand import price_j, thriftiest_w, thrifty
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull, prior_curve
 from wattherd.experiments.schedule.run import POWER_POLICIES, ComparedRun, ComparisonSetup, simulate

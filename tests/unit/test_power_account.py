@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from effort import times
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.budgets import BudgetFall
-from wattherd.engine.power.ramp import Ramps
+from wattherd.engine.power.budgets import BudgetFall, Ramps
 from wattherd.estimate.power_curve import prior
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec

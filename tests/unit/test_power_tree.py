@@ -9,10 +9,10 @@ import pytest
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.power.budgets import OFF
 from wattherd.engine.power.feeds import PPM, Feeds
 from wattherd.errors import UserError
 from wattherd.experiments.schedule.power_tree import budget_events, power_tree
-from wattherd.model.cap_rules import OFF
 from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, CapApplied, Event, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.core.invariants import validate
-from wattherd.engine.power.sharing import SharedDevices
+from wattherd.engine.power.domain_loads import SharedDevices
 from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import BudgetChanged, CapApplied, JobExited, JobStarted, JobSubmitted
 from wattherd.model.job import JobSpec, TaskRole

@@ -29,7 +29,7 @@ class TreeDomain:
     `level` is what people call its kind (row, rack), `nodes` are the cluster's nodes that it feeds
     directly. `budget_w` holds from the beginning, `steps` change it later, in order of time.
     What it carries rises and falls by so many watts a second at most where a ramp is stated (see
-    `model.cap_rules`).
+    `engine.power.budgets`).
     """
 
     name: str

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattherd.catalog.gpus import GPUS, GpuModel
+from wattherd.engine.power.budgets import OFF, CapRules
 from wattherd.estimate.job_rate import ALIKE, JobRates
 from wattherd.estimate.power_curve import CurveOf, prior
-from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.contract import Planner, Quota

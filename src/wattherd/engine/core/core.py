@@ -72,8 +72,8 @@ from wattherd.engine.jobs.batches import Batches
 from wattherd.engine.jobs.edits import differences, edited
 from wattherd.engine.jobs.lifecycle import State, Trigger
 from wattherd.engine.jobs.record import JobRecord, StoryLine
+from wattherd.engine.power.budgets import too_steep
 from wattherd.engine.power.energy_budget import SAME_S, EnergyAccount, moved
-from wattherd.engine.power.reasons import too_steep
 from wattherd.errors import Bug, UserError
 from wattherd.model.allocation import Allocation, device_of_rank, uses_device
 from wattherd.model.command import ROUND, WAKE, Command, RejectJob, start_job, wake_at

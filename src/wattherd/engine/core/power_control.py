@@ -24,10 +24,8 @@ from wattherd.engine.core.feasibility import SetAside
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PowerAccount
-from wattherd.engine.power.budgets import BudgetFall, Budgets
+from wattherd.engine.power.budgets import BudgetFall, Budgets, CapRules, Ramps
 from wattherd.engine.power.energy_budget import EnergyBudgets
-from wattherd.engine.power.ramp import Ramps
-from wattherd.model.cap_rules import CapRules
 from wattherd.model.command import SetCap, WakeAt, set_cap, wake_at
 from wattherd.model.event import BudgetAnnounced, BudgetChanged
 
@@ -42,9 +40,9 @@ MOST_GONE = 1000
 
 
 # The one rule of these orders: what a device may draw is the highest of what was last read back and
-# of every order after it. A raise that is ordered may take effect at any time from now on; a cut that
-# is ordered has no effect until it is seen. So watts are free only when a *lower* cap was read back
-# and no higher one is on its way behind it.
+# of every order after it. A raise that is ordered may take effect at any time from now on; a cut
+# that is ordered has no effect until it is seen. So watts are free only when a *lower* cap was read
+# back and no higher one is on its way behind it.
 class CapOrders:
     """By job: orders are carried out in the order in which they were given, or not at all."""
 

@@ -8,7 +8,7 @@ a tree of one domain without a name that feeds every node: there is no other acc
 *Caps count, not measured draw*, because draw can jump within any control delay: power spikes of
 training last milliseconds, caps take effect in tens to hundreds of them (Zeus, NSDI'23; POLCA,
 ASPLOS'24). A device of a running job counts at the cap in force, a free one at its idle watts, a
-shared one once (`engine.power.sharing`). The guard can then promise that no budget is exceeded
+shared one once (`SharedDevices`). The guard can then promise that no budget is exceeded
 whatever the jobs do, as long as drivers keep their caps.
 
 *Two books* (`engine.power.domain_loads`) hold what jobs add above idling:
@@ -45,9 +45,24 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.power.budgets import BudgetFall
-from wattherd.engine.power.demand import ClassKey, DemandClasses, DemandRows
-from wattherd.engine.power.device_watts import as_mw, device_idle_mw, node_idle_mw
+from wattherd.engine.power.budgets import (
+    BudgetFall,
+    Ramps,
+    Refusal,
+    new_to_plan,
+    too_late,
+    too_little,
+)
+from wattherd.engine.power.demand import (
+    ClassKey,
+    DemandClasses,
+    DemandRows,
+    EnergyPrices,
+    MeasuredDemands,
+    as_mw,
+    device_idle_mw,
+    node_idle_mw,
+)
 from wattherd.engine.power.domain_headroom import (
     Branches,
     BudgetColumns,
@@ -56,17 +71,15 @@ from wattherd.engine.power.domain_headroom import (
     branches_beside,
 )
 from wattherd.engine.power.domain_loads import (
+    Device,
     DomainLoads,
     Footprint,
     Spread,
     footprint_of,
+    shared_devices,
     told_apart,
 )
 from wattherd.engine.power.feeds import NW, PPM, Feeds, one_domain
-from wattherd.engine.power.ramp import Ramps, Refusal
-from wattherd.engine.power.reasons import new_to_plan, too_late, too_little
-from wattherd.engine.power.sharing import Device, shared_devices
-from wattherd.engine.power.usable_curve import EnergyPrices, MeasuredDemands
 from wattherd.estimate.power_curve import (
     CurveOf,
     MixedCurve,
@@ -116,7 +129,7 @@ class PlanOrder(NamedTuple):
 # W4a. A device counts at no more than its own model draws, whatever the cap of its job. At the cap,
 # a job across GPU models is throttled where the watts of all its devices are there.
 #
-# W5. A shared device counts once, at its dearest job (`engine.power.sharing`).
+# W5. A shared device counts once, at its dearest job (`SharedDevices`).
 #
 # W6. Who is new must fit under falls that come soon (`_doomed`); who has a plan stays until the
 # fall. Else a job is started to be stopped a minute later.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from wattherd.engine.power.budgets import CapRules
 from wattherd.engine.power.feeds import Feeds
 from wattherd.errors import UserError
-from wattherd.model.cap_rules import CapRules
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import BudgetAnnounced, BudgetChanged, Event
 from wattherd.model.power_tree import PowerTree

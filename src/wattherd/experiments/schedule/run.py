@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.engine.jobs.record import JobRecord
+from wattherd.engine.power.budgets import OFF, CapRules
 from wattherd.errors import Bug, UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.job_work import by_application
@@ -22,7 +23,6 @@ from wattherd.experiments.schedule.power_tree import budget_events
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.simulators import PublishedSimulator
 from wattherd.experiments.schedule.summary import level_rows, model_rows, summary
-from wattherd.model.cap_rules import OFF, CapRules
 from wattherd.model.event import Event, JobSubmitted
 from wattherd.model.job import JobSpec
 from wattherd.model.power_tree import PowerTree

@@ -2,7 +2,7 @@
 
 Counted as by a core's guard (`engine.power.account`): a device in use at its maximum, a free one
 at its idle watts, a shared one once, and what the machine draws beside. Integer milliwatts, of each
-machine the same numbers as there (`device_watts`), and the same sums
+machine the same numbers as there (`engine.power.demand`), and the same sums
 (`tests/property/test_kube_counts_as_the_core.py`). They follow from what is free on nodes and not
 from jobs, since nodes come and go at any time and foreign pods count as ours. A node counts in the
 domain that feeds it and in all above (`domain_tree`). Watts that a cap saves are taken off once it
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placement.state import ClusterState
-from wattherd.engine.power.device_watts import device_rise_mw, node_idle_mw
+from wattherd.engine.power.demand import device_rise_mw, node_idle_mw
 from wattherd.kube.facts.domain_tree import SITE, DomainTree
 from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.model.allocation import Allocation

@@ -18,8 +18,8 @@ _MOVES = {
     ("engine.jobs.waits", "engine.core.job_table"): {"Unmet": "UnmetDependency"},
     ("engine.power.budgets", "engine.power.budgets"): {"Fall": "BudgetFall"},
     ("engine.power.energy_budget", "engine.power.energy_budget"): {"Joules": "EnergyBudgets"},
-    ("engine.power.energy_price", "engine.power.usable_curve"): {"Prices": "EnergyPrices"},
-    ("engine.power.measured_demand", "engine.power.usable_curve"): {"Demands": "MeasuredDemands"},
+    ("engine.power.energy_price", "engine.power.demand"): {"Prices": "EnergyPrices"},
+    ("engine.power.measured_demand", "engine.power.demand"): {"Demands": "MeasuredDemands"},
     ("estimate.deferral", "estimate.deferral"): {"Piece": "DeferredRun"},
     ("estimate.dvfs", "estimate.dvfs"): {"Operation": "OperatingPoint"},
     ("estimate.expected_packing", "estimate.expected_packing"): {"Outlook": "PackingOutlook"},
@@ -93,6 +93,12 @@ JOINED = {
         "engine.jobs.tenants": "engine.core.draft",
         "engine.jobs.waits": "engine.core.job_table",
         "engine.power.caps": "engine.core.power_control",
+        "engine.power.device_watts": "engine.power.demand",
+        "engine.power.ramp": "engine.power.budgets",
+        "engine.power.reasons": "engine.power.budgets",
+        "engine.power.sharing": "engine.power.domain_loads",
+        "engine.power.usable_curve": "engine.power.demand",
+        "model.cap_rules": "engine.power.budgets",
     }.items()
 }
 """Modules that were joined with another, which has all their names now."""

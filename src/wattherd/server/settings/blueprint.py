@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from wattherd.catalog.gpus import GpuModel
 from wattherd.engine.core.config import RULES, CoreConfig
+from wattherd.engine.power.budgets import CapRules
 from wattherd.estimate.job_rate import JobRates
 from wattherd.estimate.power_curve import PowerCurve, prior_curve
 from wattherd.experiments.schedule.live import live_scheduler
@@ -24,7 +25,6 @@ from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, Sche
 from wattherd.experiments.schedule.setup import cells_of, queue_of, queue_spec
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.local.devices import Machine
-from wattherd.model.cap_rules import CapRules
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import Planner, Quota
