@@ -15,7 +15,7 @@ from kube_watch import Watch
 from wattherd.experiments.placement.policies import build_placer, place_policy
 from wattherd.experiments.published.source import OpenbFiles
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.sim.pack import pack
 from wattherd.workload.arrivals import read_order
 from wattherd.workload.random_streams import stream

@@ -17,8 +17,7 @@ from wattherd.engine.core.capacity import ENDLESS, Book
 from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.job import TaskRole
-from wattherd.model.request import Request
+from wattherd.model.job import Request, TaskRole
 
 NODES = ((4, "T4"), (1, "A100"), (0, ""), (8, "T4"))
 CPU_MILLI, MEMORY_MIB = 10_000, 40_000

@@ -41,8 +41,7 @@ from wattherd.model.event import (
     RunEvent,
     Woke,
 )
-from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import JobSpec, Request, TaskRole, TracePod
 from wattherd.model.topology import chains_of
 from wattherd.policy.contract import Planner, Quota
 from wattherd.policy.queue.hive_invariants import validate as validate_hive

@@ -15,7 +15,7 @@ from wattherd.experiments.schedule.simulators import preset
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.allocation import Allocation
 from wattherd.model.event import NodeLost, NodeReturned
-from wattherd.model.request import make_request
+from wattherd.model.job import make_request
 from wattherd.policy.queue.gang import FreeRoom, GangHolds
 from wattherd.policy.queue.order import HeldAmounts, vector_of
 from wattherd.policy.schedule import capacity, drf

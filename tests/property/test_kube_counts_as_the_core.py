@@ -14,9 +14,8 @@ from wattherd.kube.facts.domain_tree import SITE, DomainBranch, DomainTree
 from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.job import JobSpec
+from wattherd.model.job import JobSpec, Request
 from wattherd.model.power_tree import PowerTree, TreeDomain
-from wattherd.model.request import Request
 from wattherd.policy.power.water_filling import WaterFilling
 from wattherd.testing.builders import a_state
 

@@ -30,7 +30,7 @@ from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.orders import BindPod, EvictPod
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 
 GPUS_OF_NODE = 2
 NODES = 3

@@ -11,7 +11,7 @@ from test_core_machine import FLAT, SERVED, WIDE, machine
 
 from effort import times
 from wattherd.estimate.gittins import gittins_index
-from wattherd.estimate.restart_cost import EVERY_EVENT
+from wattherd.estimate.job_work import EVERY_EVENT
 from wattherd.model.job import JobSpec
 from wattherd.policy.schedule.job_order import RankingRules
 from wattherd.policy.schedule.node_choice import (

@@ -22,7 +22,7 @@ from wattherd.engine.placement.kernels import CHANGES
 from wattherd.engine.placement.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.registry import parse_policy
 from wattherd.testing.builders import a_placer, a_state
 from wattherd.testing.oracle import decide, weighed

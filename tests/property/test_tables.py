@@ -12,7 +12,7 @@ from wattherd.engine.placement.score_table import BLOCK
 from wattherd.engine.placement.state import ClusterState
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.registry import BUILT_IN
 from wattherd.testing.builders import (
     a_cluster,

@@ -29,7 +29,7 @@ from wattherd.cli.main import cli, main
 from wattherd.errors import UserError
 from wattherd.experiments.schedule.descriptions import POWER_NOTES, SCHEDULER_NOTES
 from wattherd.model.cluster import NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.registry import BUILT_IN
 from wattherd.testing.builders import a_cluster
 from wattherd.testing.plain_cluster import (

@@ -13,7 +13,7 @@ from wattherd import plugins
 from wattherd.cli import main as entry
 from wattherd.errors import UserError
 from wattherd.experiments.placement import policies as compose
-from wattherd.model.request import TracePod
+from wattherd.model.job import TracePod
 from wattherd.policy.place.contract import Ints, Normalise, ScoredWorld, Scorer
 from wattherd.policy.place.registry import BUILT_IN, parse_policy
 from wattherd.policy.place.within_node import best_fit_rows

@@ -16,7 +16,7 @@ from wattherd.kube.api.api_objects import decoder
 from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.decide.extender import Extender
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 
 Json = dict[str, Any]
 _POD, _NODE = decoder(Pod), decoder(Node)

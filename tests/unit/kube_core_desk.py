@@ -23,7 +23,7 @@ from wattherd.kube.facts.core_config import CoreChoice
 from wattherd.kube.facts.orders import BindPod, CapPod, EvictPod, Order, TellGroup, TellPod
 from wattherd.kube.facts.queue_plan import QueueState
 from wattherd.model.cluster import NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.queue.tree import QueueTree
 
 Line = tuple[float, str, str, tuple[tuple[str, tuple[int, ...]], ...]]

@@ -25,7 +25,7 @@ from wattherd.kube.decide.kueue_check import READY, RETRY, ByCheck, CheckVerdict
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.kueue_objects import KueueWorkload
 from wattherd.kube.facts.orders import Order
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node as a_machine
 
 RETRY_S, AGAIN_S = 5.0, 2.0

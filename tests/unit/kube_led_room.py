@@ -27,7 +27,7 @@ from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
 from wattherd.kube.facts.orders import BindPod, EvictPod, Order, StopRun
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import a_node as a_machine
 

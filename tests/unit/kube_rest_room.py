@@ -22,7 +22,7 @@ from wattherd.kube.decide.agent_notes import NodeNote, PodNote, show
 from wattherd.kube.decide.agent_round import AgentRound
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.orders import BindPod, CapPod, EvictPod, Order
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import a_node as a_machine
 

@@ -18,7 +18,7 @@ from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.workload import arrivals as module
 from wattherd.workload.arrivals import draw_arrivals, inflate, read_order
 from wattherd.workload.impossible_requests import never_fits

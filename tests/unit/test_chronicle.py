@@ -16,9 +16,8 @@ from wattherd.model.event import (
     NodeLost,
     Woke,
 )
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 from wattherd.server.journal.timeline import SiteTimeline
 from wattherd.store.entry import JournalEntry
 

@@ -28,9 +28,8 @@ from wattherd.model.event import (
     JobProgressed,
     Woke,
 )
-from wattherd.model.job import JobSpec
+from wattherd.model.job import JobSpec, Request
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 from wattherd.server.documents import sentences
 from wattherd.server.documents.sentences import ToldDecision, chapter_of, story_of, told
 from wattherd.server.journal.timeline import SYSTEM, SiteTimeline

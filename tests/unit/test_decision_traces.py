@@ -20,8 +20,8 @@ from wattherd.model.event import (
     JobStopped,
     JobSubmitted,
 )
+from wattherd.model.job import Request
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 from wattherd.server.site.open_telemetry import DecisionTraces
 from wattherd.store.entry import JournalEntry
 from wattherd.testing.timed_world import timed

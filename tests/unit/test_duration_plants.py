@@ -9,16 +9,14 @@ import pytest
 
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
-from wattherd.estimate.job_work import stretched
-from wattherd.estimate.restart_cost import RestartCost, constant
+from wattherd.estimate.job_work import RestartCost, constant, stretched
 from wattherd.experiments.schedule.simulators import PRESETS
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import JobExited, JobProgressed, JobStopped
-from wattherd.model.job import JobSpec
+from wattherd.model.job import JobSpec, Request
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.event_charged_plant import EventChargedPlant
 from wattherd.testing.timed_world import t4_nodes, timed

@@ -17,7 +17,7 @@ from wattherd.estimate.fragmentation import count_roomy, fragment_after, fragmen
 from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_cluster, a_node, a_state, a_target, cpu_only, exclusive
 from wattherd.testing.builders import sharing as share_of
 from wattherd.testing.plain_cluster import PlainNode, Task, class_of, exact_fragment, tasks

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from wattherd.estimate.interference import PairSpeeds
-from wattherd.estimate.restart_cost import constant
+from wattherd.estimate.job_work import constant
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.command import StartJob, StopJob
 from wattherd.model.event import (

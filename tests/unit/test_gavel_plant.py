@@ -12,9 +12,8 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobProgressed, JobStarted, JobStopped
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 from wattherd.sim.gavel_plant import GavelPlant
 
 TABLE = ThroughputTable(

@@ -12,7 +12,7 @@ import pytest
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.workload.generate import apportion, generate_cluster, generate_pods, write_openb
 from wattherd.workload.inspect import class_of, summarise
 from wattherd.workload.openb import read_nodes, read_pods

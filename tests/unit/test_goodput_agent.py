@@ -10,8 +10,7 @@ from wattherd.estimate.goodput_agent import GoodputAgent
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import SetCap, StartJob
 from wattherd.model.event import JobMeasured
-from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.request import Request
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.sim.application_plant import ApplicationPlant
 
 LOCAL = np.array([8.0, 128.0])

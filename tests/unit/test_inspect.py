@@ -9,7 +9,7 @@ import pytest
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.workload.inspect import ClassSummary, NodeShape, class_of, summarise
 from wattherd.workload.openb import read_nodes, read_pods
 

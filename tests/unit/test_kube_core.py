@@ -28,8 +28,7 @@ from wattherd.kube.facts.node_facts import node_facts
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, SetCap, StartJob, StopJob
 from wattherd.model.event import BudgetChanged, Event, JobSubmitted
-from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.request import Request
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.policy.queue.capacity import FadingUse
 from wattherd.policy.queue.tree import CapacityQueue, QueueTree
 from wattherd.server.kube.core_choice import core_choice, schedulers

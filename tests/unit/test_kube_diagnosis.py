@@ -9,8 +9,8 @@ from kube_builders import a_node
 from test_kube_scheduler import IDLE_MW, RISE_MW, WHOLE, World
 
 from wattherd.kube.decide.reasons import finding_of
+from wattherd.model.job import Request
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.model.request import Request
 from wattherd.testing.builders import G2_CPU_MILLI, exclusive, sharing
 
 ROW = {"wattherd.dev/power-domain": "row-a"}

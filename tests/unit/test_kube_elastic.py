@@ -16,7 +16,7 @@ from wattherd.kube.facts.job_sets import ElasticJob, as_group
 from wattherd.kube.facts.orders import BindPod, EvictPod, Order, ResizeOwner
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.model.cluster import NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.core_choice import core_choice
 
 NODES = [NodeSpec(name="n", cpu_milli=64000, memory_mib=1 << 20, gpu_count=4, gpu_model="T4")]

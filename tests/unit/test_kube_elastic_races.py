@@ -23,7 +23,7 @@ from wattherd.experiments.schedule import simulators
 from wattherd.kube.facts.job_sets import ElasticJob, as_group
 from wattherd.kube.facts.orders import BindPod, EvictPod, Order, ResizeOwner
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import a_node

@@ -19,7 +19,7 @@ from wattherd.kube.decide.extender import Extender, Grant
 from wattherd.kube.decide.extender_wire import BindArgs
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.kube.live.extender_app import BindResult, ExtenderApp
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import cpu_only, exclusive, sharing
 

@@ -35,7 +35,7 @@ from wattherd.kube.facts.orders import BindPod
 from wattherd.kube.live.extender_app import BindResult, ExtenderApp
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.sim.pack import pack
 from wattherd.workload.arrivals import read_order
 from wattherd.workload.random_streams import stream

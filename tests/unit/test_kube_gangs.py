@@ -17,7 +17,7 @@ from wattherd.kube.facts.node_facts import node_facts
 from wattherd.kube.facts.orders import BindPod, EvictPod
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.pod_request import PodRequest, ask_of
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 

@@ -14,7 +14,7 @@ from wattherd.kube.account.gates import ByGate, narrowed
 from wattherd.kube.api.objects import NodeSelector, NodeSelectorTerm, Requirement
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.orders import Order, ReleasePod
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 

@@ -16,7 +16,7 @@ from wattherd.kube.decide.kueue_check import READY, RETRY, ByCheck, CheckVerdict
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
 from wattherd.kube.facts.kueue_objects import KueueWorkload
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive
 

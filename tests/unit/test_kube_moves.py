@@ -8,7 +8,7 @@ from kube_core_desk import CoreDesk, GangJob
 
 from wattherd.kube.decide.core_driver import Question
 from wattherd.kube.facts.orders import BindPod
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.core_choice import KEEP_BOOKS, STOP_BY_RANK, core_choice, schedulers
 from wattherd.testing.builders import a_node as a_machine
 

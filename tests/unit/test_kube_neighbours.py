@@ -10,7 +10,7 @@ from kube_builders import Json, a_node, a_pod, bound, fleet_of, node_json, pod_j
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.core_config import CoreChoice
 from wattherd.kube.facts.orders import BindPod, TellPod
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import a_node as a_machine
 

@@ -21,7 +21,7 @@ from wattherd.kube.account.chooser import Chooser
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.scheduler import KubeScheduler
 from wattherd.kube.facts.orders import BindPod, Order, TellGroup
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.schedule.gang import PATIENCE_S
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing

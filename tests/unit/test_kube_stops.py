@@ -11,8 +11,8 @@ from wattherd.kube.account.enforcement_tally import stops_of
 from wattherd.kube.api import names
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.facts.orders import EvictPod
+from wattherd.model.job import Request
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job-1", "controller": True}
 RECLAIMED = str(StopReason.RECLAIMED)

@@ -16,7 +16,7 @@ from wattherd.kube.facts.domain_tree import DomainBranch, DomainTree
 from wattherd.kube.facts.orders import BindPod, EvictPod, TellPod
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
 from wattherd.kube.facts.topology_wish import TopologyWish, topology_wish
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import a_node as a_machine
 

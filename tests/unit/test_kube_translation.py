@@ -31,7 +31,7 @@ from wattherd.kube.facts.node_filter import (
 from wattherd.kube.facts.pod_groups import GroupKind, group_of, least_members, stated_size
 from wattherd.kube.facts.pod_request import ask_of, ask_of_foreign, pod_amounts
 from wattherd.kube.facts.refusal import PodRefused, RefusalToken
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 

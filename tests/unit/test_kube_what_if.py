@@ -19,7 +19,7 @@ from wattherd.kube.facts.cluster_snapshot import SET_FIELDS, ClusterSnapshot, sn
 from wattherd.kube.facts.job_sets import SETS
 from wattherd.kube.facts.pod_groups import GroupKind
 from wattherd.kube.facts.power_kinds import Queue
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.server.kube.explain import explained, found
 from wattherd.server.kube.manifests import pods_of
 from wattherd.server.kube.what_if import Supposed, attempt, changed, compare, simulate

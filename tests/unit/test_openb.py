@@ -18,7 +18,7 @@ from effort import times
 from wattherd.catalog.gpus import GPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.workload import table
 from wattherd.workload.openb import read_nodes, read_pods
 

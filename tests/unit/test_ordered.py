@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wattherd.estimate.gittins import gittins_index
-from wattherd.estimate.job_work import stretched
-from wattherd.estimate.restart_cost import EVERY_EVENT, constant
+from wattherd.estimate.job_work import EVERY_EVENT, constant, stretched
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode

@@ -10,7 +10,7 @@ import pytest
 
 from wattherd.engine.placement.placer import Placer
 from wattherd.model.allocation import Allocation
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import (
     a_cluster,
     a_node,

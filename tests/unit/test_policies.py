@@ -17,7 +17,7 @@ from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.node_power import power_columns
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.dispatch import score_node
 from wattherd.policy.place.registry import parse_policy
 from wattherd.testing.builders import (

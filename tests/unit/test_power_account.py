@@ -21,10 +21,9 @@ from wattherd.engine.power.budgets import BudgetFall, Ramps
 from wattherd.estimate.power_curve import prior
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.model.power_tree import PowerTree, TreeDomain
 from wattherd.model.reason import ReasonCode
-from wattherd.model.request import Request
 from wattherd.policy.power.contract import PowerPolicy
 from wattherd.policy.power.simple import Pause
 from wattherd.policy.power.water_filling import WaterFilling

@@ -15,9 +15,8 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import JobExited, JobProgressed, JobStopped
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 from wattherd.policy.schedule.gang_placement import GangRoom
 from wattherd.sim.ps_plant import Overheads, PsPlant, UsePoint, utilisation
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.core.core import Core, CoreConfig
 from wattherd.errors import Bug, UserError
-from wattherd.estimate.restart_cost import constant
+from wattherd.estimate.job_work import constant
 from wattherd.experiments.schedule.assumptions import assumptions
 from wattherd.experiments.schedule.run import (
     ComparedRun,

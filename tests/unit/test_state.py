@@ -9,7 +9,7 @@ from wattherd.engine.placement.kernels import CHANGES
 from wattherd.engine.placement.state import MAX_GPUS_PER_NODE, ClusterState, ShapeBook
 from wattherd.errors import Bug, UserError
 from wattherd.model.allocation import Allocation
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import (
     a_cluster,
     a_node,

@@ -32,8 +32,8 @@ PASSED_BY_ALL = {
     "policy/schedule/ordered.py": {"Ordered.plan"},
 }
 """Functions on every way of a submission under a budget, as ARCHITECTURE.md tells it."""
-MOST = {"core": (38, 180), "sim": (46, 220), "serve": (47, 250)}
-"""Files and functions: a little above what was counted when this test was written (37, 171)."""
+MOST = {"core": (23, 178), "sim": (29, 214), "serve": (30, 248)}
+"""Files and functions, as counted: what makes a way longer has to be seen by somebody."""
 
 
 @pytest.mark.parametrize("name", MOST)

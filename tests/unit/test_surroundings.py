@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wattherd.estimate.interference import PairSpeeds
+from wattherd.estimate.job_work import constant
 from wattherd.estimate.locality import Locality
-from wattherd.estimate.restart_cost import constant
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import StartJob, StopJob
 from wattherd.model.event import Event, JobExited, JobProgressed, JobStopped
-from wattherd.model.job import JobSpec
-from wattherd.model.request import Request
+from wattherd.model.job import JobSpec, Request
 from wattherd.model.topology import topology_of
 from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.surroundings import Surroundings

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from wattherd.catalog.gpus import GPUS
 from wattherd.estimate.target_workload import target_workload
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing import plain_cluster
 from wattherd.testing.builders import cpu_only, exclusive, sharing
 from wattherd.testing.strategies import MODELS, histories

@@ -23,9 +23,8 @@ from wattherd.local.run_observer import _report
 from wattherd.local.run_plan import Folders, StatusServer, order_of
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import StartJob, StopJob
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.model.reason import StopReason
-from wattherd.model.request import Request
 
 SDK = Path(__file__).resolve().parents[2] / "sdk" / "src" / "wattherd_train"
 KINDS: dict[str, Any] = {"object": dict, "string": str, "number": (int, float), "integer": int}

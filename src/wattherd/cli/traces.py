@@ -19,7 +19,7 @@ from wattherd.errors import UserError
 
 if TYPE_CHECKING:
     from wattherd.model.cluster import ClusterSpec
-    from wattherd.model.request import TracePod
+    from wattherd.model.job import TracePod
     from wattherd.workload.public_files import PublicFile
 
 

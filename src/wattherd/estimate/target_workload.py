@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 
 PUBLISHED_COVERAGE = 0.95
 

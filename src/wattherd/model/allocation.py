@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wattherd.model.job import Request
 from wattherd.model.quick import maker, quick
-from wattherd.model.request import Request
 
 
 @quick

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattherd.engine.placement.placer import Placer
 from wattherd.model.allocation import Allocation
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from wattherd.errors import UserError
-from wattherd.estimate.job_work import Work, as_submitted
-from wattherd.estimate.restart_cost import FREE, RestartCost, kept
+from wattherd.estimate.job_work import FREE, RestartCost, Work, as_submitted, kept
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import (
     Event,

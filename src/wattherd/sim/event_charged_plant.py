@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.estimate.job_work import Work, as_submitted
-from wattherd.estimate.restart_cost import RestartCost, kept
+from wattherd.estimate.job_work import RestartCost, Work, as_submitted, kept
 from wattherd.model.command import SetCap, StartJob, StopJob
 from wattherd.model.event import Event, cap_applied, job_exited, job_started, job_stopped
 from wattherd.model.job import JobSpec

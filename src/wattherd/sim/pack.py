@@ -20,8 +20,7 @@ from wattherd.engine.placement.placer import Placer
 from wattherd.model.allocation import Allocation
 from wattherd.model.command import StartJob
 from wattherd.model.event import JobStarted, JobSubmitted
-from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.request import Request
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.policy.schedule.per_job_placement import PerJobPlacement
 
 Floats = NDArray[np.float64]

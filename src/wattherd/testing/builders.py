@@ -15,7 +15,7 @@ from wattherd.estimate.expected_packing import outlook_of
 from wattherd.estimate.node_power import power_columns
 from wattherd.estimate.target_workload import TargetWorkload, target_workload
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.contract import Scorer
 from wattherd.policy.place.registry import BUILT_IN, parse_policy
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.registry import PlacePolicy
 from wattherd.testing.plain_cluster import PlainNode, Task, fragment, watts
 

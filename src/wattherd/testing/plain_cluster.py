@@ -15,7 +15,7 @@ from fractions import Fraction
 from wattherd.catalog.cpus import CPUS, REFERENCE_CPU
 from wattherd.catalog.gpus import GPUS
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 
 MAX_PODS = 1001
 """Pods a node may host."""

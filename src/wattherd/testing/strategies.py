@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.testing.builders import a_node, spellings
 
 MODELS = ("G2", "P100", "T4", "V100M32")

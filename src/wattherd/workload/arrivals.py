@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import TracePod
+from wattherd.model.job import TracePod
 from wattherd.workload.random_streams import stream
 from wattherd.workload.source import opened, shown
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.workload import published
 from wattherd.workload.random_streams import stream
 from wattherd.workload.table import MAX_ROWS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from wattherd.errors import Bug
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TypeVar, overload
 import numpy as np
 
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 
 _MOST_FREQUENT = 5
 _POPULAR = 0.95

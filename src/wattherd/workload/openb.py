@@ -13,7 +13,7 @@ from pathlib import Path
 from wattherd.catalog.cpus import CPUS
 from wattherd.errors import UserError
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.workload.cells import CellPlace
 from wattherd.workload.source import shown
 from wattherd.workload.table import Layout, rows

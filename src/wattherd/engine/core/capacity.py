@@ -31,8 +31,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
 from wattherd.model.command import SleepNode, WakeAt, WakeNode
 from wattherd.model.event import NodeAsleep, NodeAwake
-from wattherd.model.job import TaskRole
-from wattherd.model.request import Request
+from wattherd.model.job import Request, TaskRole
 from wattherd.policy.rebalance.sleep import SleepPolicy
 
 # --- What is free -----------------------------------------------------------------------------

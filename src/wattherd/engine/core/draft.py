@@ -32,9 +32,8 @@ from wattherd.errors import Bug
 from wattherd.model.allocation import Allocation, allocate
 from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.command import WAKE, Compute, GiveNotice, WakeAt
-from wattherd.model.job import JobSpec, TaskRole
+from wattherd.model.job import JobSpec, Request, TaskRole, make_request
 from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
-from wattherd.model.request import Request, make_request
 from wattherd.policy.contract import JobView, PlanUse, Quota, Share
 from wattherd.policy.eligibility import Eligibility
 from wattherd.units import counted

@@ -18,7 +18,7 @@ from wattherd.engine.placement.state import ClusterState
 from wattherd.estimate.expected_packing import follow
 from wattherd.jit import HAVE_JIT
 from wattherd.model.allocation import Allocation
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.contract import ScoredWorld
 from wattherd.policy.place.registry import PlacePolicy
 

@@ -31,7 +31,7 @@ from wattherd.estimate.node_power import PowerColumns
 from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.policy.place.contract import Ints, Nodes, RequestShapes, ScoredWorld
 
 # --- Requests interned as small integers, so that score tables can be arrays.

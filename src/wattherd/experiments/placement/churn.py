@@ -11,7 +11,7 @@ from wattherd import __version__
 from wattherd.errors import UserError
 from wattherd.experiments.placement.policies import build_placer, place_policy, warm_up
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import TracePod
+from wattherd.model.job import TracePod
 from wattherd.sim.churn import ChurnRequest, ChurnTimeline, churn, steady_visits
 from wattherd.sim.pack import ready_placer
 from wattherd.workload.random_streams import stream

@@ -28,7 +28,7 @@ from wattherd.experiments.placement.policies import (
     warm_up,
 )
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import TracePod
+from wattherd.model.job import TracePod
 from wattherd.sim.curve import LoadCurve, LoadGrid, binned, gridded
 from wattherd.sim.pack import PackingRun, by_core, pack, ready_placer
 from wattherd.store.run_dir import RunDir, file_stem

@@ -16,7 +16,7 @@ from wattherd.estimate.node_power import gpu_power_mw, power_columns
 from wattherd.estimate.target_workload import target_workload
 from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec, NodeSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.plugins import announced, loaded
 from wattherd.policy.place.contract import Scorer
 from wattherd.policy.place.registry import BUILT_IN, PlacePolicy, parse_policy

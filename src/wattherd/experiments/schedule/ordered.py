@@ -8,8 +8,7 @@ from functools import partial
 
 from wattherd.errors import UserError
 from wattherd.estimate.gittins import gittins_index
-from wattherd.estimate.job_work import Work, as_submitted
-from wattherd.estimate.restart_cost import FREE, RestartCost
+from wattherd.estimate.job_work import FREE, RestartCost, Work, as_submitted
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
     SchedulerContext,

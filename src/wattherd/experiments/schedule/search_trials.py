@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.estimate.restart_cost import constant
+from wattherd.estimate.job_work import constant
 from wattherd.estimate.steps import LossCurve
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import JobSubmitted

@@ -11,9 +11,8 @@ import numpy as np
 from wattherd.engine.core.executor import Plant
 from wattherd.errors import UserError
 from wattherd.estimate.curve_judge import CurveJudge
-from wattherd.estimate.job_work import by_application, stretched
+from wattherd.estimate.job_work import EVERY_EVENT, by_application, constant, stretched
 from wattherd.estimate.locality import Locality
-from wattherd.estimate.restart_cost import EVERY_EVENT, constant
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.experiments.schedule import plugin_policies
 from wattherd.experiments.schedule.ordered import (

@@ -14,7 +14,7 @@ from statistics import fmean, median
 import numpy as np
 
 from wattherd.engine.core.core import Core, CoreConfig
-from wattherd.estimate.restart_cost import constant
+from wattherd.estimate.job_work import constant
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.event import JobSubmitted
 from wattherd.model.job import JobSpec

@@ -24,7 +24,7 @@ from wattherd.kube.facts.domain_tree import SITE, DomainTree
 from wattherd.kube.facts.node_facts import NodeFacts
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, NodeSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 from wattherd.units import show_watts
 
 Ints = NDArray[np.int64]

@@ -23,7 +23,7 @@ from wattherd.kube.facts.node_facts import Giving, GpuOffer, NodeFacts
 from wattherd.kube.facts.pod_request import PodRequest
 from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 
 # --- Seats for a pod that is on a node already, whether or not the node has room for it.
 #

@@ -56,8 +56,7 @@ from wattherd.model.event import (
     JobStopped,
     JobSubmitted,
 )
-from wattherd.model.job import JobSpec
-from wattherd.model.request import Request
+from wattherd.model.job import JobSpec, Request
 from wattherd.policy.contract import Share
 
 

@@ -23,8 +23,8 @@ from wattherd.kube.facts.node_filter import has_wishes, host_ports
 from wattherd.kube.facts.pod_request import PodRequest
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.kube.facts.workload import WorkloadPod
+from wattherd.model.job import Request
 from wattherd.model.reason import ReasonCode
-from wattherd.model.request import Request
 from wattherd.units import counted
 
 # --- What nodes that are large enough have too little of just now: devices, then what is beside

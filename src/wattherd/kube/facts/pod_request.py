@@ -23,7 +23,7 @@ from wattherd.kube.facts.amounts import CPU, MEMORY, Amounts, amounts_of
 from wattherd.kube.facts.node_facts import PODS, Giving, GpuOffer, catalog_model
 from wattherd.kube.facts.refusal import NodeRefusal, PodRefused, RefusalToken
 from wattherd.model.cluster import WHOLE_GPU_MILLI
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 
 # --- What a pod takes of its node while it is there, resource by resource.
 #

@@ -17,8 +17,7 @@ from wattherd.kube.api.objects import ObjectMeta, Pod
 from wattherd.kube.facts.pod_request import PodRequest
 from wattherd.kube.facts.refusal import NodeRefusal, PodRefused, RefusalToken
 from wattherd.model.allocation import Allocation
-from wattherd.model.job import JobSpec, TaskRole
-from wattherd.model.request import Request
+from wattherd.model.job import JobSpec, Request, TaskRole
 from wattherd.policy.contract import Share
 from wattherd.policy.schedule.gang import STOPS_NOBODY
 from wattherd.units import plain, seconds

@@ -22,7 +22,7 @@ from wattherd.estimate.expected_packing import PackingOutlook
 from wattherd.estimate.node_power import PowerColumns
 from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.allocation import Allocation
-from wattherd.model.request import Request
+from wattherd.model.job import Request
 
 Ints = NDArray[np.int64]
 

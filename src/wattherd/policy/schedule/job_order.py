@@ -13,8 +13,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from operator import attrgetter
 
-from wattherd.estimate.job_work import Work, as_submitted
-from wattherd.estimate.restart_cost import FREE, RestartCost, kept
+from wattherd.estimate.job_work import FREE, RestartCost, Work, as_submitted, kept
 from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.eligibility import eligibility_key

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wattherd.model.allocation import Allocation
-from wattherd.model.job import JobSpec
+from wattherd.model.job import JobSpec, Request
 from wattherd.model.reason import Reason, ReasonCode
-from wattherd.model.request import Request
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.place.contract import PlacementDesk

@@ -98,7 +98,9 @@ JOINED = {
         "engine.power.reasons": "engine.power.budgets",
         "engine.power.sharing": "engine.power.domain_loads",
         "engine.power.usable_curve": "engine.power.demand",
+        "estimate.restart_cost": "estimate.job_work",
         "model.cap_rules": "engine.power.budgets",
+        "model.request": "model.job",
     }.items()
 }
 """Modules that were joined with another, which has all their names now."""

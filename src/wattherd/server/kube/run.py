@@ -33,7 +33,7 @@ from wattherd.kube.live.kueue import LiveKueueCheck
 from wattherd.kube.live.scheduler import LiveScheduler
 from wattherd.kube.live.watt_claims import LiveClaims
 from wattherd.model.cluster import ClusterSpec
-from wattherd.model.request import Request, TracePod
+from wattherd.model.job import Request, TracePod
 from wattherd.server.kube.budgets import open_timetable
 from wattherd.server.kube.core_choice import POWER, core_choice
 from wattherd.server.kube.shell_metrics import ShellMetrics
