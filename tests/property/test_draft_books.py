@@ -290,7 +290,7 @@ class FlatDesk(Desk):
         if self.budget_w is not None:
             left_mw = self.left_w() * 1000
             assert self.watts.room_mw() == left_mw
-            assert self.draft.over_budget() == (left_mw < 0)
+            assert self.watts.overloaded() == (left_mw < 0)
             whole = [
                 GPUS[NODES[one.node][2]].idle_w * len(one.gpus)
                 for job in self.jobs.values()
@@ -338,7 +338,7 @@ class TreeDesk(Desk):
             carried = self.carried_w(domain.name)
             assert watts.idle_nw(at) + watts._plan.nw[at] == carried * 1_000_000_000
             over |= carried > Fraction(domain.budget_w or 0)
-        assert self.draft.over_budget() == over
+        assert self.watts.overloaded() == over
 
     def check_within_limits(self) -> None:
         super().check_within_limits()

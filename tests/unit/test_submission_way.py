@@ -32,8 +32,8 @@ PASSED_BY_ALL = {
     "policy/schedule/ordered.py": {"Ordered.plan"},
 }
 """Functions on every way of a submission under a budget, as ARCHITECTURE.md tells it."""
-MOST = {"core": (23, 178), "sim": (29, 214), "serve": (30, 248)}
-"""Files and functions, as counted: what makes a way longer has to be seen by somebody."""
+MOST = {"core": (22, 169), "sim": (28, 207), "serve": (29, 239)}
+"""Files and functions, as counted (two more in `sim` where curves are not remembered yet)."""
 
 
 @pytest.mark.parametrize("name", MOST)

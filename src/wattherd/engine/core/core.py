@@ -235,8 +235,15 @@ class Core:
         return self.power.aside.below_idle()
 
     def refusal(self, spec: JobSpec) -> Reason | None:
-        """Why a job that asks for this could never run here, or None."""
-        return self._never_alone(spec)
+        """Why a job that asks for this could never run here, whatever other jobs there are."""
+        cluster, quota = self.config.cluster, self.config.quota
+        refusal = None
+        if spec.energy_budget_j is not None:
+            refusal = self.power.energy.refuses(spec, self.now_s)
+        if quota is not None:
+            total = sum(node.gpu_count for node in cluster.nodes)
+            refusal = refusal or quota.never(spec, spec.least_gpus, total, self.now_s)
+        return refusal or self._feasibility.never_fits(spec, self.now_s)
 
     def credit(self, job_id: str, attained_s: float, attained_gpu_s: float) -> None:
         """What a job received before this core knew of it.
@@ -283,7 +290,7 @@ class Core:
         spec = event.job
         if self.table.known(spec.id):
             return  # a repeated message; the first one counts
-        never = self._never_alone(spec) or circle(spec, self.jobs, self.waits, self.now_s)
+        never = self.refusal(spec) or circle(spec, self.jobs, self.waits, self.now_s)
         if never is not None:
             reject = RejectJob(job_id=spec.id, reason=never, detail=never.text())
             self._reaction.commands.append(reject)
@@ -295,15 +302,6 @@ class Core:
         job.reason = job.aside = self.power.aside.why(spec, self.now_s)
         self.table.admit(job)
         self._reaction.replan = True
-
-    def _never_alone(self, spec: JobSpec) -> Reason | None:
-        """Why the job can never run, whatever other jobs there are, or None."""
-        cluster, quota = self.config.cluster, self.config.quota
-        refusal = self.power.energy.refuses(spec, self.now_s)
-        if quota is not None:
-            total = sum(node.gpu_count for node in cluster.nodes)
-            refusal = refusal or quota.never(spec, spec.least_gpus, total, self.now_s)
-        return refusal or self._feasibility.never_fits(spec, self.now_s)
 
     def _note_edit(self, event: JobEdited | ArrayLimited) -> None:
         match event:
@@ -323,7 +321,7 @@ class Core:
         except UserError as error:
             job.story.append(StoryLine(self.now_s, "edit refused", error.line()))
             return
-        refused = None if job.active else self._never_alone(spec)
+        refused = None if job.active else self.refusal(spec)
         if refused is not None:
             job.story.append(StoryLine(self.now_s, "edit refused", refused.text()))
             return

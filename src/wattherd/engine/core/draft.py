@@ -290,10 +290,6 @@ class GuardedDraft:
         use = PlanUse(now_s=self.now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
         return self._quota.admits(record.spec, _gpus(allocations), use)
 
-    def over_budget(self) -> bool:
-        """Whether the plan needs more watts than there are, every job at its least."""
-        return self._watts.overloaded()
-
     def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
         """Every rule on a start, in order: gang, devices, quota, watts, joules; books or refuses.
 
@@ -503,18 +499,15 @@ def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Requ
     """What the tasks of a share are given together."""
     tasks = share.tasks
     gpus = (role.gpu_count if share.gpu_count is None else share.gpu_count) * tasks
+    milli = role.gpu_milli if share.gpu_milli is None else share.gpu_milli
     cpu_milli = role.cpu_milli if share.cpu_milli is None else share.cpu_milli
     return make_request(
         cpu_milli=cpu_milli * tasks,
         memory_mib=role.memory_mib * tasks,
         gpu_count=gpus,
-        gpu_milli=_part(role, share) if gpus else 0,
+        gpu_milli=milli if gpus else 0,
         models=models if gpus else (),
     )
-
-
-def _part(role: TaskRole, share: Share) -> int:
-    return role.gpu_milli if share.gpu_milli is None else share.gpu_milli
 
 
 def _account(job: JobRecord) -> tuple[str, str]:

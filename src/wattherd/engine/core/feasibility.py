@@ -32,7 +32,7 @@ from wattherd.model.cluster import WHOLE_GPU_MILLI, ClusterSpec, NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Share
-from wattherd.policy.eligibility import Eligibility, NodeMask
+from wattherd.policy.eligibility import Eligibility, NodeMask, mask_keys
 from wattherd.units import counted
 
 # --- By shape: jobs that an empty cluster could not run -------------------------------------------
@@ -60,18 +60,18 @@ class ShapeFeasibility:
         Each role is looked at alone: whatever fits together fits alone, so a reason given here is
         always true; a job that fails only in combination waits and is told so by the planner.
         """
-        masks = [self._mask(spec, number) for number in range(len(spec.roles))]
+        numbers, eligible = range(len(spec.roles)), self._eligible
+        masks = tuple(
+            None if eligible is None else eligible.nodes(spec, number) for number in numbers
+        )
         # Remembered by shape: traces and sweeps submit thousands of equal jobs. Masks are part of
         # the shape, since two jobs that ask for the same may be let onto different nodes.
-        shape = (spec.roles, spec.min_width, spec.gpu_models, *map(_key, masks))
+        shape = (spec.roles, spec.min_width, spec.gpu_models, mask_keys(masks))
         if shape not in self._known:
             self._known[shape] = self._reason(spec, masks)
         reason = self._known[shape]
         # What is remembered has no time; the answer has that of the question.
         return None if reason is None else replace(reason, since_s=now_s)
-
-    def _mask(self, spec: JobSpec, role: int) -> NodeMask | None:
-        return None if self._eligible is None else self._eligible.nodes(spec, role)
 
     def _reason(self, spec: JobSpec, masks: Sequence[NodeMask | None]) -> Reason | None:
         for number, (role, mask) in enumerate(zip(spec.roles, masks, strict=True)):
@@ -87,10 +87,6 @@ class ShapeFeasibility:
                 refusal = _too_large(role, count, room, largest)
                 return refusal if mask is None else _limited(refusal, mask)
         return None
-
-
-def _key(mask: NodeMask | None) -> bytes | None:
-    return None if mask is None else mask.tobytes()
 
 
 def _limited(refusal: Reason, mask: NodeMask) -> Reason:

@@ -168,7 +168,13 @@ class Waits:
                 job.waits_for.add(parent)
                 self._children.setdefault(parent, set()).add(job.id)
         self.begin_at(job, now_s)
-        self._line_up(job)
+        # Every job stands in the line of its name: a singleton may come at any time.
+        key = _namesakes(spec)
+        if key:
+            line = self._lines.setdefault(key, {})
+            line[job.id] = None
+            if spec.singleton and len(line) > 1:
+                job.lines = (key,)
         if spec.array:
             self._array(spec).live[job.id] = None
             self.take_turn(job)
@@ -341,15 +347,6 @@ class Waits:
             return ReasonCode.NOT_BEFORE
         turn = not job.waits_for and job.lines == (_turns(job.spec),)
         return ReasonCode.ARRAY_LIMIT if turn else ReasonCode.DEPENDENCY
-
-    def _line_up(self, job: JobRecord) -> None:
-        """Every job stands in the line of its name: a singleton may come at any time."""
-        key = _namesakes(job.spec)
-        if key:
-            line = self._lines.setdefault(key, {})
-            line[job.id] = None
-            if job.spec.singleton and len(line) > 1:
-                job.lines = (key,)
 
     def _array(self, spec: JobSpec) -> _Array:
         return self._arrays.setdefault(spec.array, _Array(spec.array_count, spec.array_most))

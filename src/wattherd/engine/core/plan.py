@@ -284,7 +284,7 @@ def shed(
     """
     # The plan at everybody's least watts is judged, not the draw: what lower caps can mend must not
     # cost anybody its devices. Caps follow in the same event (`JobCaps.share_out`).
-    if not draft.over_budget():
+    if not watts.overloaded():
         return []
     planned = [job for job in jobs if job.wanted]
     order = watts.plan_order(one for job in planned for one in job.wanted)
@@ -304,7 +304,7 @@ def shed(
     ):
         group = list(alike)
         for job in group if config.narrow else ():
-            _narrow(job, draft)
+            _narrow(job, draft, watts)
         for job in group:
             wanted = job.wanted
             why = _stopped(job, draft, watts, now_s)
@@ -336,10 +336,10 @@ def _came_s(job: JobRecord, config: CoreConfig) -> float:
 
 # Until the plan fits or nothing narrower is left: each width is asked of the guard, as a planner's
 # would be.
-def _narrow(job: JobRecord, draft: GuardedDraft) -> None:
+def _narrow(job: JobRecord, draft: GuardedDraft, watts: PowerAccount) -> None:
     """Take as many tasks from an elastic job as it takes for the plan to fit, if that does."""
     for shares in _narrower(job):
-        if not draft.over_budget() or draft.start(job, shares) is None:
+        if not watts.overloaded() or draft.start(job, shares) is None:
             return
 
 

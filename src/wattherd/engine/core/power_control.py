@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.feasibility import SetAside
@@ -274,8 +275,7 @@ class JobCaps:
         return orders
 
 
-def _number(job: JobRecord) -> int:
-    return job.number
+_number = attrgetter("number")
 
 
 def _runs(job: JobRecord) -> bool:

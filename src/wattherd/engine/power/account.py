@@ -45,14 +45,7 @@ from numpy.typing import NDArray
 
 from wattherd.catalog.gpus import GPUS, GpuModel
 from wattherd.engine.jobs.record import JobRecord
-from wattherd.engine.power.budgets import (
-    BudgetFall,
-    Ramps,
-    Refusal,
-    new_to_plan,
-    too_late,
-    too_little,
-)
+from wattherd.engine.power.budgets import BudgetFall, Ramps, Refusal, too_late, too_little
 from wattherd.engine.power.demand import (
     ClassKey,
     DemandClasses,
@@ -473,7 +466,9 @@ class PowerAccount:
         self, job: JobRecord, rise_nw: Spread, used_nw: Spread, now_s: float
     ) -> Reason | None:
         """Why a job must not be started now that a fall would soon leave without its floor."""
-        if not new_to_plan(job):
+        # Newcomers only. Who has a plan may keep and change it: the fall itself will say who has to
+        # go, once, when it is due.
+        if job.allocations or job.wanted:
             return None
         # The lowest of all that come, not the next: a job that passes the next one would be stopped
         # by the one after.
@@ -482,7 +477,7 @@ class PowerAccount:
         if not over:
             return None
         domain = self._deepest(over)
-        fall, name = falls[domain], self._name(domain)
+        fall, name = falls[domain], self.feeds.names[domain]
         if not name:
             return too_late(rise_nw[domain], _nw(fall.budget_w) - used_nw[domain], fall, now_s)
         idle_nw = self._idle_nw[domain]
@@ -569,9 +564,6 @@ class PowerAccount:
     def _deepest(self, domains: Iterable[int]) -> int:
         # Of equally deep ones the first in the tree: a reason must not depend on a dict's history.
         return max(domains, key=lambda one: (self.feeds.depth[one], -one))
-
-    def _name(self, domain: int) -> str:
-        return self.feeds.names[domain]
 
     # Now ----------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 
-from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.feeds import NW
 from wattherd.errors import UserError
 from wattherd.model.reason import Reason, ReasonCode
@@ -440,13 +439,6 @@ def too_little(asked_nw: int, used_nw: int, limit_nw: int, at: str, now_s: float
         unit=f"W at {at}" if at else "W above idle",
         unblocks=f"the budget of {at} is {budget_w:g} W" if at else f"the budget is {budget_w:g} W",
     )
-
-
-# A fall that comes soon turns away newcomers only. Who has a plan may keep and change it: the fall
-# itself will say who has to go, once, when it is due.
-def new_to_plan(job: JobRecord) -> bool:
-    """Whether a job neither runs nor was planned before."""
-    return not job.allocations and not job.wanted
 
 
 def too_late(need_nw: int, room_nw: int, fall: BudgetFall, now_s: float, at: str = "") -> Reason:

@@ -356,15 +356,11 @@ def _caps(level: CapLevel, count: int, curve: PowerCurve) -> list[float]:
     return [high_w] * level.full + [partial_w] + [low_w] * (count - level.full - 1)
 
 
-def _whole_cap_w(watts: float, curve: PowerCurve) -> float:
-    return whole_watts(curve.cap_w(watts), curve.cap_w(curve.floor_w))
-
-
 # Rounded down: whole watts that were rounded up would be more than was shared out. The millionth
 # forgives a float that means 200 and says 199.9999999.
-def whole_watts(cap_w: float, floor_w: float) -> float:
-    """A cap as drivers take it: in whole watts, but never below what the device can do."""
-    return max(float(int(cap_w + 1e-6)), floor_w)
+def _whole_cap_w(watts: float, curve: PowerCurve) -> float:
+    """The cap as drivers take it: in whole watts, but never below what the device can do."""
+    return max(float(int(curve.cap_w(watts) + 1e-6)), curve.cap_w(curve.floor_w))
 
 
 def _top_mw(ask: PowerAsk) -> int:
