@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattherd.estimate.step_time_fit import fit
+from wattherd.estimate.goodput_agent import fit
 from wattherd.policy.schedule.pollux_problem import PolluxApplicant, question
 from wattherd.policy.schedule.pollux_search import KINDS, searchers
 

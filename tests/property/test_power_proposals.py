@@ -12,7 +12,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.model.power_tree import PowerTree
 from wattherd.policy.power.allocation import tree_limits
-from wattherd.policy.power.proposal import guarded
+from wattherd.policy.power.bidder import guarded
 from wattherd.policy.power.rules import ChoiceProblem, fits
 from wattherd.sim.power_episodes import JOBS as PER_EPISODE
 from wattherd.sim.power_episodes import Episodes, drawn_jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattherd.estimate.general_judge import GENERAL_JUDGE
+from wattherd.estimate.curve_judge import GENERAL_JUDGE
 from wattherd.sim.ps_plant import REPORT_S
 from wattherd.workload.ps_jobs import PsMix
 from wattherd.workload.ps_profile import judge_of_the_past

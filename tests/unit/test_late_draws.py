@@ -9,7 +9,7 @@ import pytest
 
 from safety_room import Room, a_fleet, a_loop, limits
 from wattherd.engine.safety.contract import Readings
-from wattherd.engine.safety.late_draws import LateDraws
+from wattherd.engine.safety.late_meters import LateDraws
 from wattherd.engine.safety.meters import TrustedReadings
 from wattherd.engine.safety.response import DrawResponse
 

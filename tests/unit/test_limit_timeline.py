@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattherd.engine.power.limit_events import EventBook, LimitEvent, OptState
-from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod, merged
+from wattherd.engine.power.limit_timeline import (
+    FOREVER,
+    EventBook,
+    LimitEvent,
+    LimitPeriod,
+    OptState,
+    merged,
+)
 from wattherd.errors import UserError
 
 BASE = LimitPeriod(0.0, FOREVER, 100.0, "base")

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from wattherd.engine.safety import Breaker, Fleet, Readings
-from wattherd.engine.safety.meter_clocks import MeterClocks
+from wattherd.engine.safety.late_meters import MeterClocks
 
 Floats = NDArray[np.float64]
 MAX_AGE_S = 5.0

@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 
 from wattherd.errors import UserError
-from wattherd.estimate.online import CurveReplay, learned, replayed, score_curve
 from wattherd.estimate.predictability import (
     ALL,
     AT_SUBMISSION,
     FEATURES,
     TOP_FIVE,
+    CurveReplay,
     EndedJobs,
     Importance,
     classifier,
     cross_validated,
     importances,
+    learned,
+    replayed,
+    score_curve,
     selected,
 )
 from wattherd.workload.aiturbo import read_labelled

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattherd.engine.safety.contract import Floats
-from wattherd.engine.safety.fluctuation import FARTHEST, SPREADS, Fluctuation
+from wattherd.engine.safety.other_load_rises import FARTHEST, SPREADS, Fluctuation
 
 AHEAD_S = 8.0
 

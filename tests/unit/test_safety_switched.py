@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from safety_room import Room, a_fleet, a_loop, limits
+from wattherd.engine.safety.other_load_rises import SwitchedLoad
 from wattherd.engine.safety.response import DrawResponse
-from wattherd.engine.safety.switched_load import SwitchedLoad
 
 LIMIT_W = 3000.0
 SETTLED_S, BACK_S = 10, 60

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattherd.errors import UserError
 from wattherd.estimate.goodput import pass_s, step_s
-from wattherd.estimate.step_time_fit import Configuration, _bounds, _error, fit
+from wattherd.estimate.goodput_agent import Configuration, _bounds, _error, fit
 from wattherd.model.training import StepTime
 
 TRUE = StepTime(

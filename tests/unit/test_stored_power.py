@@ -10,8 +10,7 @@ import pytest
 
 from safety_room import CALM, Room, a_fleet, limits
 from wattherd.engine.safety.loop import Fleet, Orders, Readings, SafetyLoop
-from wattherd.engine.safety.storage import Storage, StorageSize
-from wattherd.engine.safety.stored_power import LevelStorage, StoredPower
+from wattherd.engine.safety.storage import LevelStorage, Storage, StorageSize, StoredPower
 from wattherd.errors import UserError
 
 SIZE = StorageSize(power_w=1500.0, energy_j=300e3, efficiency=0.9)

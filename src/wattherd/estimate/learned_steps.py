@@ -19,8 +19,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from wattherd.estimate.curve_judge import MOST_POINTS, CurveJudge, CurveLook, Point, look
-from wattherd.estimate.general_judge import GENERAL_JUDGE
+from wattherd.estimate.curve_judge import (
+    GENERAL_JUDGE,
+    MOST_POINTS,
+    CurveJudge,
+    CurveLook,
+    Point,
+    look,
+)
 
 SURE = 0.5
 """A job is predictable from this probability on (AITurbo)."""

@@ -34,8 +34,7 @@ from wattherd.devices.meters.meter import Meter
 from wattherd.devices.meters.registry import open_meter
 from wattherd.devices.wire.device_errors import DeviceError
 from wattherd.engine.safety.contract import Floats
-from wattherd.engine.safety.storage import StorageSize
-from wattherd.engine.safety.stored_power import LevelStorage
+from wattherd.engine.safety.storage import LevelStorage, StorageSize
 from wattherd.errors import UserError
 from wattherd.hold.lines import InstrumentLine, is_concurrent
 from wattherd.spelling import hint_for

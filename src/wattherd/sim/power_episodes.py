@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wattherd.policy.power.bidder import IDLE_PART, BidderInputs
+from wattherd.policy.power.bidder import IDLE_PART, BidderInputs, kept_part
 from wattherd.policy.power.choices import Bools, Floats
-from wattherd.policy.power.proposal import kept_part
 
 STEP_S = 120.0
 STEPS = 240

@@ -20,7 +20,7 @@ from wattherd.devices.signals.limit_rows import level_w
 from wattherd.devices.signals.openadr2_events import PayloadMeaning, limit_event
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.uri import Uri
-from wattherd.engine.power.limit_events import EventBook, OptState
+from wattherd.engine.power.limit_timeline import EventBook, OptState
 
 OPTIONS = frozenset(
     {"ven", "id", "cert", "key", "ca", "fingerprint", "insecure", "simple", "timeout", "retry"}

@@ -15,8 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from wattherd.devices.signals.contract import SignalSite
 from wattherd.devices.signals.payloads import SCALES, limit_w
-from wattherd.engine.power.limit_events import LimitEvent
-from wattherd.engine.power.limit_timeline import FOREVER, LimitPeriod
+from wattherd.engine.power.limit_timeline import FOREVER, LimitEvent, LimitPeriod
 
 
 class _Interval(BaseModel):

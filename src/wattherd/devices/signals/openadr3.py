@@ -25,8 +25,7 @@ from wattherd.devices.wire.credentials import read_credentials
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.devices.wire.oauth import ClientCredentials
 from wattherd.devices.wire.uri import Uri
-from wattherd.engine.power.limit_events import EventBook, LimitEvent, OptState
-from wattherd.engine.power.limit_timeline import LimitPeriod
+from wattherd.engine.power.limit_timeline import EventBook, LimitEvent, LimitPeriod, OptState
 from wattherd.errors import UserError
 
 OPTIONS = web.OPTIONS | {"program", "every", "timeout", "name", "targets", "simple", "report"}

@@ -27,13 +27,13 @@ Once a period, `SafetyLoop.cycle`: judge the meters (`meters`), read the caps ba
   the floor, where Dynamo stops acting. A device or feed that never had a meter is a fact and no
   fault: it is counted by its caps, or its devices.
 * *Clocks* of meters may be wrong: who tells of now is told from who is late by its own moves
-  (`meter_clocks`).
+  (`late_meters`).
 * *Late readings* of devices are brought up to now by their caps, as far as a level's meter shows
-  it: what they took since their news is no other load (`late_draws`).
+  it: what they took since their news is no other load (`late_meters`).
 * *Backstop.* Where caps cannot help, jobs on devices that do not follow are stopped, and where that
   does not help either, their outlets switched off (`backstop`).
 * *Storage* bridges a cut while caps come down, gives above a limit while it lasts, and recharges
-  below it (`stored_power`); it counts for what it is read to give, never for what it might.
+  below it (`storage`); it counts for what it is read to give, never for what it might.
 * *Ramps and swings* have limits of their own (`ramp`), which go after those of watts.
 * *Restore and hand over.* What was found is put back by `leave`; `state` is what a successor needs
   to be as sure as its predecessor was.
@@ -63,16 +63,15 @@ from wattherd.engine.safety.contract import (
     SafetyNote,
 )
 from wattherd.engine.safety.fill import fill, steps_that_fit
-from wattherd.engine.safety.late_draws import LateDraws
+from wattherd.engine.safety.late_meters import LateDraws, MeterClocks
 from wattherd.engine.safety.mean_meters import MeanMeters
 from wattherd.engine.safety.medians import nine_tenths
-from wattherd.engine.safety.meter_clocks import MeterClocks
 from wattherd.engine.safety.meters import Meters, TrustedReadings
 from wattherd.engine.safety.notes import NoteBook
 from wattherd.engine.safety.other_load import BaseLoad
 from wattherd.engine.safety.ramp import DrawRamps, RampLimits
 from wattherd.engine.safety.state import SafetyState
-from wattherd.engine.safety.stored_power import LevelStorage, StoredPower
+from wattherd.engine.safety.storage import LevelStorage, StoredPower
 from wattherd.engine.safety.wanted_caps import Wants
 
 __all__ = [

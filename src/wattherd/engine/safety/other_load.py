@@ -8,8 +8,8 @@ devices at once. It is an unknown of its own for every level, in three parts:
   same watts at different times), and only as far as the level's own draw rose. Devices that read
   lower while the level does not prove nothing.
 * *Soon.* Its own ramp goes on for as long as loop and knobs take to answer, and it wanders, see
-  `fluctuation`.
-* *Again.* What it gave up at once it may take again at once, see `switched_load`.
+  `Fluctuation`.
+* *Again.* What it gave up at once it may take again at once, see `SwitchedLoad`.
 
 And it may grow with the devices' draw (fans, losses): how fast is a regression on its own past; as
 long as that says nothing, in proportion.
@@ -23,11 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.engine.safety.contract import NEVER_HELD, Bools, Fleet, Floats, Ints, no_streak
-from wattherd.engine.safety.fluctuation import Fluctuation
-from wattherd.engine.safety.hidden_draw import HiddenDraw
 from wattherd.engine.safety.medians import median, second_highest
 from wattherd.engine.safety.meters import TrustedReadings
-from wattherd.engine.safety.switched_load import SwitchedLoad
+from wattherd.engine.safety.other_load_rises import Fluctuation, HiddenDraw, SwitchedLoad
 
 TAKEN = 5
 """Looks of which the median counts: two odd ones among them change nothing."""

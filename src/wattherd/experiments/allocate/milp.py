@@ -10,8 +10,8 @@ import numpy as np
 from wattherd.errors import ClusterError, UserError
 from wattherd.policy.power.choices import Floats, Ints, PowerChoices
 from wattherd.policy.power.limits import DomainRoom
-from wattherd.policy.power.rounding import stepped
 from wattherd.policy.power.rules import ChoiceProblem, Chosen
+from wattherd.policy.power.tree_filling import stepped
 
 # --- The linear program of a power allocation in solvers: what water-filling is judged by.
 #

@@ -9,13 +9,19 @@ import numpy as np
 from wattherd.estimate.measured_curve import JobCurve
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.experiments.power_rl.train import load
-from wattherd.policy.power.bidder import IDLE_PART, Bidder, BidderInputs, features, sigmoid_parts
+from wattherd.policy.power.bidder import (
+    IDLE_PART,
+    Bidder,
+    BidderInputs,
+    features,
+    guarded,
+    sigmoid_parts,
+)
 from wattherd.policy.power.choices import Floats, PowerChoices
 from wattherd.policy.power.contract import PowerAsk
 from wattherd.policy.power.in_tree import levelled_by
 from wattherd.policy.power.limits import DomainRoom
 from wattherd.policy.power.market import running
-from wattherd.policy.power.proposal import guarded
 from wattherd.policy.power.rules import ChoiceProblem, Chosen, must_run
 
 UNKNOWN_S = 1800.0

@@ -4,7 +4,7 @@
   positive class unpredictable; scikit-learn's own settings but for 5 neighbours, 200 trees, an RBF
   machine and layers of 64 and 32. The published side is a re-analysis of the public data, since the
   paper's own tables are of features after the run as well.
-- Online: the same forest asked during a run, from current values only (`estimate.online`), taught
+- Online: the same forest asked during a run, from current values only (`replayed`), taught
   by such values or by final ones. Published beside them is the score after the run; what must hold
   is that the score does not fall as a job goes on.
 - Mix sweep: the shape of the published figure on a described workload (docs/concepts/aiturbo.md),
@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.estimate.online import score_curve
 from wattherd.estimate.predictability import (
     ALL,
     AT_SUBMISSION,
@@ -29,6 +28,7 @@ from wattherd.estimate.predictability import (
     EndedJobs,
     cross_validated,
     importances,
+    score_curve,
     selected,
 )
 from wattherd.experiments.published.checks import FigureCheck

@@ -2,7 +2,13 @@
 
 Bids become parts of the jobs' ranges of watts: part = 1 / (1 + exp(-bid - level)), with the common
 level at which the watts are just used up. So the network decides who gets more, never how much
-there is, and the number of jobs does not matter to it. It only proposes (`policy.power.proposal`).
+there is, and the number of jobs does not matter to it. It only proposes.
+
+`guarded` is what becomes of proposals: the guard's projection onto what the budgets allow.
+Proposals may come from anywhere, a learned policy for one, and may be anything, even no numbers.
+What is above a job's least is cut by the same part in every domain that would be exceeded,
+innermost first; then every job gets its highest measured point within its watts, and what that
+leaves over goes to those whose proposals were cut most.
 """
 
 from __future__ import annotations
@@ -13,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattherd.errors import UserError
-from wattherd.policy.power.choices import Bools, Floats
+from wattherd.policy.power.choices import Bools, Floats, Ints, PowerChoices
+from wattherd.policy.power.limits import SLACK_W, DomainRoom
 
+# --- The network ------------------------------------------------------------------------------
 FEATURES = ("exponent", "doubt", "remaining", "length", "floor", "size", "weight", "room")
 """Of a job: the exponent believed of its power law, and its standard deviation; log2 of the half
 hours that it still needs, and needs in all, uncapped; floor over maximum; log2 of its range in
@@ -113,3 +121,53 @@ def levelled_parts(
         fits = (part_at(middle) * range_w).sum(axis=-1, keepdims=True) <= room_w[..., None]
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     return np.asarray(np.where(enough, part_at(np.full_like(low, far)), part_at(low)))
+
+
+# --- What becomes of a proposal ---------------------------------------------------------------
+
+
+def guarded(menu: PowerChoices, limits: DomainRoom, proposed_w: Floats) -> Ints:
+    """The row of each job (J,) for proposals (J,) in watts; NaN stands for the least.
+
+    Raises:
+        UserError: the least choices do not fit.
+    """
+    least_w, most_w = menu.watts[menu.least], menu.watts[menu.most]
+    wanted_w = np.clip(np.where(np.isnan(proposed_w), least_w, proposed_w), least_w, most_w)
+    room_w = limits.left_w(least_w)
+    allowed_w = least_w + cut(wanted_w - least_w, room_w, limits)
+    rows = menu.highest(menu.watts <= allowed_w[menu.job] + SLACK_W)
+    return _raised(menu, limits, rows, wanted_w)
+
+
+def cut(above_w: Floats, room_w: Floats, limits: DomainRoom) -> Floats:
+    """Watts above the least (J,), cut to the rooms (D,) above it by one part per domain."""
+    above_w = above_w.copy()
+    ranks = limits.ranks
+    for rank in range(int(ranks.max(initial=-1)) + 1):
+        load_w = limits.load_w(above_w)
+        part = np.where(ranks == rank, kept_part(load_w, room_w), 1.0)
+        above_w *= np.append(part, 1.0)[limits.path].min(axis=1)
+    return above_w
+
+
+def kept_part(load_w: Floats, room_w: Floats) -> Floats:
+    """The part of loads that their rooms hold, at most 1."""
+    return np.minimum(room_w / np.maximum(load_w, SLACK_W), 1.0)
+
+
+def _raised(menu: PowerChoices, limits: DomainRoom, rows: Ints, wanted_w: Floats) -> Ints:
+    """One more choice for each job where it fits, those first that lack most of their wish."""
+    rows = rows.copy()
+    room_w = limits.room_w - limits.load_w(menu.watts[rows])
+    lack_w = wanted_w - menu.watts[rows]
+    for job in np.argsort(-lack_w, kind="stable").tolist():
+        if rows[job] == menu.most[job]:
+            continue
+        more_w = menu.watts[rows[job] + 1] - menu.watts[rows[job]]
+        above = limits.path[job] >= 0
+        domains, load_w = limits.path[job][above], more_w * limits.scale[job][above]
+        if lack_w[job] > SLACK_W and bool((load_w <= room_w[domains]).all()):
+            rows[job] += 1
+            room_w[domains] -= load_w
+    return rows

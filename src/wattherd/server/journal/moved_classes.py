@@ -98,9 +98,15 @@ JOINED = {
         "engine.power.reasons": "engine.power.budgets",
         "engine.power.sharing": "engine.power.domain_loads",
         "engine.power.usable_curve": "engine.power.demand",
+        "engine.power.limit_events": "engine.power.limit_timeline",
+        "estimate.general_judge": "estimate.curve_judge",
         "estimate.restart_cost": "estimate.job_work",
+        "estimate.step_time_fit": "estimate.goodput_agent",
         "model.cap_rules": "engine.power.budgets",
         "model.request": "model.job",
+        "policy.power.knapsack": "policy.power.allocation",
+        "policy.power.proposal": "policy.power.bidder",
+        "policy.power.rounding": "policy.power.tree_filling",
     }.items()
 }
 """Modules that were joined with another, which has all their names now."""
