@@ -32,8 +32,8 @@ PASSED_BY_ALL = {
     "policy/schedule/ordered.py": {"Ordered.plan"},
 }
 """Functions on every way of a submission under a budget, as ARCHITECTURE.md tells it."""
-MOST = {"core": (22, 169), "sim": (28, 207), "serve": (29, 239)}
-"""Files and functions, as counted (two more in `sim` where curves are not remembered yet)."""
+MOST = {"core": (22, 169), "sim": (28, 207), "serve": (29, 241)}
+"""Files and functions, as counted where nothing is remembered yet of curves and bits."""
 
 
 @pytest.mark.parametrize("name", MOST)
