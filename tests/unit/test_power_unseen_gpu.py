@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from wattherd.catalog.gpus import RATES, GpuMemory, Precision, near_rates, rates
 from wattherd.cli.main import main
 from wattherd.errors import UserError
-from wattherd.estimate.measured_once import MeasuredOnce
 from wattherd.estimate.power_model import PowerRow
+from wattherd.estimate.saturation import MeasuredOnce
 from wattherd.experiments.power_models.fit import fit_all, load, peaks_of, report, save
 from wattherd.experiments.power_models.judge import mape, out_of_fold, select
 from wattherd.experiments.power_models.measured_once import judged_once

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattherd.estimate.measured_once import MeasuredOnce
 from wattherd.estimate.power_model import Floats, PowerRow
+from wattherd.estimate.saturation import MeasuredOnce
 from wattherd.experiments.power_models.judge import group_half_width, mape
 
 CORNERS = (3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)
