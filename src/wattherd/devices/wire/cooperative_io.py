@@ -227,17 +227,21 @@ class _Crew:
         self._name, self._usual, self._spare = name, usual, spare
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._threads = self._idle = 0
+        # A call counts as waiting until its thread no longer counts as idle: both are told at once,
+        # or a call that comes in between would get no thread of its own.
+        self._threads = self._idle = self._waiting = 0
         self._began_s: dict[int, float] = {}
 
     def submit(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._waiting += 1
         self._calls.put(call)
         self.tend()
 
     def tend(self) -> None:
         """Begin one more thread for each call that waits, as far as there may be more."""
         with self._lock:
-            wanted = self._calls.qsize() - self._idle
+            wanted = self._waiting - self._idle
             more = max(min(wanted, self._most() - self._threads), 0)
             self._threads += more
         for left in range(more, 0, -1):
@@ -265,6 +269,7 @@ class _Crew:
             call = self._calls.get()
             with self._lock:
                 self._idle -= 1
+                self._waiting -= 1
                 self._began_s[me] = time.monotonic()
             call()
 
