@@ -1,6 +1,7 @@
 """A day of jobs on a real control plane under a power budget: who gets most out of its watts.
 
     python benchmarks/kube_day.py [--nodes 50] [--jobs 300] [--minutes 8] [--only wattherd,kueue]
+    python benchmarks/kube_day.py --desk --nodes 1000 --jobs 3000 [--only wattherd,gang,srtf]
 
 One plane on loopback for each contender (`make kube-binaries`), nodes of two GPU models carried by
 KWOK. The same Jobs (fixed `--seed`) come for all: shares of a GPU, GPUs, gangs, three priorities;
@@ -18,6 +19,9 @@ Stock and Kueue give a share of a GPU a whole one. A scheduler's own time is not
 day takes eight minutes, one second of its own is three minutes of the day. While processes of the
 plane wait for a core, the day's clock goes slower by as much (proc_pid_schedstat: time on a core
 over that and the time in a queue for one), so that a busy machine costs nobody anything but time.
+
+With `--desk` there is no plane: `kube_day_desk.py` plays the day with our scheduler's decisions
+alone, under any of its schedulers, and compresses nothing.
 """
 
 from __future__ import annotations
@@ -498,6 +502,14 @@ def play_on(
     return {"contender": name, **ledger.scores(), **spent}
 
 
+def at_desk(name: str, jobs: Sequence[DayJob], site: Site, until_s: float) -> dict[str, Any]:
+    """The same day by our decisions alone, under a scheduler of ours."""
+    from kube_day_desk import DayDesk
+
+    desk = DayDesk(jobs, site.nodes, site.budget_w, "" if name == "gang" else name)
+    return {"contender": name, **desk.play(until_s)}
+
+
 ROWS = (
     ("work done, GPU-hours", "work_gpu_h", ",.0f"),
     ("jobs ended", "jobs_ended", ",.0f"),
@@ -517,6 +529,9 @@ ROWS = (
     ("processor seconds: API server, etcd", "plane_cpu_s", ",.0f"),
     ("player behind, p99, s", "behind_p99_s", ".2f"),
     ("the day took, real minutes", "real_min", ".1f"),
+    ("plans", "plans", ",.0f"),
+    ("a plan, median, ms of processor", "plan_median_ms", ".1f"),
+    ("a plan, p99, ms of processor", "plan_p99_ms", ".1f"),
 )
 
 
@@ -525,6 +540,8 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| | " + " | ".join(str(one["contender"]) for one in found) + " |"]
     lines.append("|---|" + "---|" * len(found))
     for words, key, form in ROWS:
+        if not all(key in one for one in found):
+            continue
         lines.append(f"| {words} | " + " | ".join(format(one[key], form) for one in found) + " |")
     return "\n".join(lines)
 
@@ -541,7 +558,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--hours", type=float, default=24.0, help="of the day that are played")
     parser.add_argument("--seed", type=int, default=17)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(CONTENDERS))
+    parser.add_argument("--only", type=lambda text: text.split(","))
+    parser.add_argument("--desk", action="store_true", help="our decisions alone, without a plane")
     options = parser.parse_args(arguments)
     gpus = gpus_by_model(options.nodes)
     site = Site(
@@ -553,11 +571,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pods = sum(job.pods for job in jobs)
     print(f"{options.nodes} nodes, {sum(gpus.values())} GPUs, {len(jobs)} jobs of {pods} pods, "
           f"{sum(job.work_s for job in jobs) / 3600:,.0f} GPU-hours; budget "
-          f"{site.budget_w / 1000:.1f} kW, a day in {options.minutes:g} min")  # fmt: skip
+          f"{site.budget_w / 1000:.1f} kW"
+          f"{'' if options.desk else f', a day in {options.minutes:g} min'}")  # fmt: skip
     found = []
-    for name in options.only:
+    for name in options.only or (["wattherd", "gang"] if options.desk else CONTENDERS):
         print(f"{name}:", file=sys.stderr, flush=True)
-        found.append(play(name, jobs, site, 3600 * options.hours))
+        found.append(
+            at_desk(name, jobs, site, 3600 * options.hours)
+            if options.desk
+            else play(name, jobs, site, 3600 * options.hours)
+        )
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     print(table(found))
 
