@@ -286,6 +286,40 @@ class CapacityWorld(World):
         return KubeScheduler(fleet_of(self.policy), holder="test", choice=core_choice("capacity"))
 
 
+def wait_out_notice(world: World) -> None:
+    """The capacity scheduler tells who is to stop some seconds before."""
+    world.settle()
+    world.now_s += 20.0
+    world.settle()
+
+
+def test_capacity_stops_the_less_important_of_a_queue_where_the_queue_says_so() -> None:
+    for queue, stopped in ((WITHIN, 2), (HALF, 0)):
+        plan = a_plan(a=queue, b={})
+        world = begun(CapacityWorld("first-fit"), plan)
+        create(world, "a", 4)
+        world.settle()
+        urgent(world, 2, priority=5)
+        wait_out_notice(world)
+        assert len(world.evicted) == stopped, queue
+        assert all(uid.startswith("uid-a-") for uid in world.evicted)
+
+
+def test_capacity_has_namespaces_come_down_to_the_user_limit_where_the_queue_says_so() -> None:
+    for above, least, most in ((True, 1, 2), (False, 0, 0)):
+        limits = HALF | {"userLimitPercent": 50, "userLimitFactor": 1}
+        queue = limits | {"preemption": {"aboveUserLimit": above}}
+        world = begun(CapacityWorld("first-fit"), a_plan(a=queue, b={}))
+        create(world, "a", 4)
+        world.settle()
+        made = pod_json("other", exclusive(1_000, 2), schedulerName="wattherd")
+        made["metadata"] |= {"labels": {"wattherd.dev/queue": "a"}, "namespace": "theirs"}
+        world.pods[made["metadata"]["uid"]] = made
+        world.scheduler.pod_seen(a_pod(made), world.now_s)
+        wait_out_notice(world)
+        assert least <= len(world.evicted) <= most, (above, world.evicted)
+
+
 def begun(world: World, plan: QueuePlan) -> World:
     world.add_nodes(4)
     world.scheduler.queues_seen(plan.state())

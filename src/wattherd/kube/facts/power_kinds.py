@@ -220,9 +220,16 @@ class QueuePreemption(Object, frozen=True):
         Literal["Never", "LowerPriority"],
         Meta(
             description="Whether a pod for which no quota is left may have less important ones "
-            "of its queue stopped; for room it always may."
+            "of its queue stopped; for room it always may, under gangs by priority."
         ),
     ] = "Never"
+    above_user_limit: Annotated[
+        bool,
+        Meta(
+            description="Whether a pod of a namespace below the user limit may have pods of "
+            "namespaces above it stopped, whatever their priorities; under the scheduler capacity."
+        ),
+    ] = False
 
 
 class QueueSpec(Object, frozen=True):

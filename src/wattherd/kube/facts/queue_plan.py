@@ -18,7 +18,7 @@ from wattherd.errors import UserError
 from wattherd.kube.facts.power_kinds import Queue
 from wattherd.kube.facts.power_plan import PlanVerdict, Word
 from wattherd.policy.queue.capacity import FadingUse
-from wattherd.policy.queue.tree import CapacityQueue, QueueTree
+from wattherd.policy.queue.tree import CapacityQueue, Preempts, QueueTree
 from wattherd.policy.queue.turns import QueueRules
 from wattherd.units import seconds
 
@@ -169,6 +169,8 @@ class QueuePlan:
         spec = self._queues[parent].spec if parent else None
         factor = NO_END if spec is None else spec.user_limit_factor
         half_life = UNSET if spec is None else spec.half_life
+        stops = None if spec is None or spec.preemption is UNSET else spec.preemption
+        within = stops is not None and stops.within_queue == "LowerPriority"
         return CapacityQueue(
             name=name,
             guaranteed_pct=guaranteed_pct,
@@ -178,6 +180,8 @@ class QueuePlan:
             user_limit_factor=NO_END if factor is UNSET else factor,
             priority=0 if spec is None else spec.priority,
             half_life_s=None if half_life is UNSET else seconds(half_life, field="halfLife"),
+            preempts=Preempts.LOWER_PRIORITY if within else Preempts.NEVER,
+            preempts_above_user_limit=stops is not None and stops.above_user_limit,
         )
 
     def _shares(self, children: list[str]) -> dict[str, float]:
