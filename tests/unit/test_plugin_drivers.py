@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,10 @@ from wattherd.devices.knobs.contract import KnobLimits, KnobSetting, KnobUnit, O
 from wattherd.devices.knobs.registry import open_knob
 from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.meters.registry import open_meter
+from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.registry import open_signal
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
+from wattherd.engine.power.limit_timeline import LimitPeriod
 from wattherd.errors import UserError
 
 
@@ -165,3 +169,60 @@ def test_a_knob_that_fails_is_one_that_does_not_answer(speaks: Callable[[Any], N
     driver.broken = "put_back"
     assert not knob.restore().in_force
     knob.close()  # whose driver raises
+
+
+class Signal:
+    """Says 8 kW first, and then whatever `answer` does."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self.answer, self.asked = answer, 0
+
+    def told(self) -> Any:
+        self.asked += 1
+        return EIGHT_KW if self.asked == 1 else self.answer()
+
+    def close(self) -> None:
+        raise OSError("closed already")
+
+
+EIGHT_KW = ToldLimits(
+    source="mine://h", contact=SourceContact.HEARD, spans=(LimitPeriod(0.0, 1e12, 8000.0),)
+)
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """A package that has signals `mine`."""
+
+    def announce(make: Any) -> None:
+        module = SimpleNamespace(OPTIONS=frozenset(), signal=make)
+        registry = "wattherd.devices.signals.registry"
+        monkeypatch.setattr(f"{registry}.announced", lambda seam: {"mine": object()})
+        monkeypatch.setattr(f"{registry}.loaded", lambda seam, name: module)
+
+    return announce
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: None, "it answered with None"),
+        (lambda: replace(EIGHT_KW, spans=(9000.0,)), "it answered with 9000.0"),
+        (lambda: replace(EIGHT_KW, spans=None), "it answered with None"),
+    ],
+)
+def test_a_signal_that_fails_is_lost_and_its_last_word_counts(
+    signals: Callable[[Any], None], answer: Any, said: str
+) -> None:
+    signals(lambda uri, site, clock: Signal(answer))
+    signal = open_signal("mine://h", SignalSite(base_w=10_000.0))
+    assert signal.told() == EIGHT_KW
+    for _ in range(3):
+        told = signal.told()
+        assert (told.contact, told.spans) == (SourceContact.LOST, EIGHT_KW.spans)
+        assert said in told.note
+    signal.close()
+    signals(lambda uri, site, clock: 1 / 0)
+    with pytest.raises(UserError, match="driver 'mine' failed: ZeroDivisionError"):
+        open_signal("mine://h", SignalSite(base_w=10_000.0))

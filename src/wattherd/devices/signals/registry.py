@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from wattherd.devices.signals.contract import LimitSignal, SignalSite
+from wattherd.devices.signals.plugin_signal import PluggedSignal
 from wattherd.devices.wire.clock import SYSTEM, Clock
+from wattherd.devices.wire.plugin_calls import made
 from wattherd.devices.wire.uri import Uri, parse
 from wattherd.plugins import announced, loaded
 from wattherd.spelling import hint_for
@@ -52,8 +54,8 @@ def open_signal(text: str, site: SignalSite, clock: Clock = SYSTEM) -> LimitSign
     if uri.scheme not in DRIVERS and uri.scheme in announced("signals"):
         found = loaded("signals", uri.scheme)
         uri.allow(found.OPTIONS)
-        opened: LimitSignal = found.signal(uri, site, clock)
-        return opened
+        opened: LimitSignal = made(uri, lambda: found.signal(uri, site, clock))
+        return PluggedSignal(uri.scheme, text, opened)
     if uri.scheme not in DRIVERS:
         raise uri.error(f"signal {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, DRIVERS))
     driver = DRIVERS[uri.scheme]
