@@ -754,7 +754,9 @@ class Core:
         """Take what a job is planned to have, if all of it is there: nodes, watts, devices."""
         if self.config.is_there(job.id):
             return self.held.place_all(job.wanted)
-        possible = self.rest.ready(job)
+        # Devices first: to look whether they are free is cheap, and most that wait here wait for
+        # those of others. What one lacks alone is enough to know; `place_all` sees them together.
+        possible = self.rest.ready(job) and all(map(self.held.fits, job.wanted))
         if possible and self.watts.limited:
             possible = self.watts.fits(job, job.wanted)
         if possible and self.power.rises.limits:
