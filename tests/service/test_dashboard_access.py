@@ -217,7 +217,7 @@ def test_how_many_tasks_run_at_a_time_is_set_on_the_page_of_the_array(
 def test_a_form_is_held_to_the_rules_of_the_api(guarded: Guarded, job: str) -> None:
     refused = post(guarded, "/submit", "user", run="true", queue="nowhere", do="submit")
     assert refused.status == 400
-    assert "queue &#39;nowhere&#39; is not there" in refused.text
+    assert "queue &#39;nowhere&#39; does not exist" in refused.text
     assert "leave it out: this site&#39;s policy keeps no queues" in refused.text
     assert 'name="queue" value="nowhere"' in refused.text
     foreign = {"rest": f"after: [{job}]", "run": "true", "do": "submit"}

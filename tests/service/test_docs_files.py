@@ -204,7 +204,7 @@ LOADERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     (r"guides/cost-and-carbon\.md#(tariff\.yaml|day\.csv)", "", rates),
     (r"guides/demand-response\.md#loads\.csv", "", read_loads),
     (r"guides/import\.md#sacct\.txt", "", accounting),
-    (r"guides/scenarios\.md", "", scenario),
+    (r"guides/scenarios\.md|tutorials/queues\.md", "", scenario),
     (r"reference/job-files\.md", "", read_jobs),
     (r"reference/(api|command-line)\.md", "", plain),
     (r"guides/kubernetes\.md", r"^(extenders|conditions):", plain),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from wattherd.engine.core.core import Core, CoreConfig
+from wattherd.engine.core.view import JobSpeeds
+from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.job_rate import JobRates, RateSource
 from wattherd.estimate.learned_restarts import PRIOR, RestartTime
 from wattherd.estimate.learned_steps import StepsLeft, StepsSource
@@ -83,14 +85,19 @@ def test_a_core_that_does_not_learn_tells_nothing() -> None:
     assert (planner.left["a"], planner.restart["a"], planner.per_s["a"]) == (None, PRIOR, None)
 
 
+def known_of(speeds: JobSpeeds, core: Core) -> tuple[StepsLeft | None, RestartTime]:
+    """Steps left of job `a` and what a restart costs it."""
+    job = core.jobs["a"]
+    left = speeds.steps.left("a", core.now_s, job.held_since_s if job.active else None)
+    return left, speeds.restarts.of("a", job_kind(job.spec))
+
+
 def test_what_was_learned_is_part_of_the_state() -> None:
     planner = Looking()
     core = core_of(planner)
     run(core)
     kept = pickle.loads(pickle.dumps(core.speeds))
-    told = kept.told(core.config, core.now_s)
-    assert told.steps_left("a") == planner.left["a"]
-    assert told.restart_time("a") == planner.restart["a"]
+    assert known_of(kept, core) == (planner.left["a"], planner.restart["a"])
 
 
 def test_a_core_that_takes_over_knows_what_was_learned_of_its_jobs() -> None:
@@ -100,6 +107,4 @@ def test_a_core_that_takes_over_knows_what_was_learned_of_its_jobs() -> None:
     after = core_of(Looking())
     run(after, reports=0)
     after.speeds = before.speeds.of_jobs(after.jobs)
-    told = after.speeds.told(after.config, after.now_s)
-    assert told.steps_left("a") == planner.left["a"]
-    assert told.restart_time("a") == planner.restart["a"]
+    assert known_of(after.speeds, after) == (planner.left["a"], planner.restart["a"])

@@ -97,7 +97,7 @@ def test_an_outlier_is_pulled_between_its_neighbours() -> None:
 @pytest.mark.parametrize(
     ("points", "problem"),
     [
-        ([(1, 1.0)] * 4, "no curve"),
+        ([(1, 1.0)] * 4, "too few for a curve"),
         ([(1, 1.0)] * 5 + [(2, 0.0)], "positive"),
         ([(1, math.nan)] * 6, "positive"),
     ],
