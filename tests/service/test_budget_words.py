@@ -54,7 +54,7 @@ def test_power_set_and_submit_say_what_a_budget_can_never_power(service: Service
     assert f"1 of 1 waiting job can never run: {job} needs at least" in out
     code, out, err = said(service, "power", "set", "10mW")
     assert code == 2
-    assert "milliwatts or megawatts?" in err
+    assert "milliwatts or megawatts" in err
     assert "write 0.01W or 10MW" in err
     code, out, _ = said(service, "power", "set", "none")
     assert (code, "note" in out) == (0, False)
