@@ -196,8 +196,13 @@ def test_what_an_old_loop_has_learned_is_taken_over(tmp_path: Path) -> None:
 
 
 def _as_before(was: Any, now: Any) -> Any:
-    """What is there now, without properties that were not there: whoever states none needs none."""
+    """What is there now, without properties that were not there: whoever states none needs none.
+
+    A description is told to readers and admits or refuses nothing: it may be worded anew.
+    """
     if isinstance(was, dict) and isinstance(now, dict):
+        if isinstance(was.get("description"), str) and isinstance(now.get("description"), str):
+            now = {**now, "description": was["description"]}
         known = was.get("properties")
         if isinstance(known, dict) and isinstance(now.get("properties"), dict):
             kept = {name: one for name, one in now["properties"].items() if name in known}
@@ -212,6 +217,8 @@ def _as_before(was: Any, now: Any) -> Any:
     ("change", "same"),
     [
         (lambda spec: spec["properties"].update(new={"type": "string"}), True),
+        (lambda spec: spec["properties"]["old"].update(description="said anew"), True),
+        (lambda spec: spec["properties"].update(description={"type": "integer"}), False),
         (lambda spec: spec.update(required=["old"]), False),
         (lambda spec: spec["properties"]["old"].update(maxLength=3), False),
         (lambda spec: spec["properties"].pop("old"), False),
@@ -221,9 +228,11 @@ def _as_before(was: Any, now: Any) -> Any:
 def test_only_a_property_more_leaves_old_objects_as_good_as_they_were(
     change: Callable[[dict[str, Any]], object], *, same: bool
 ) -> None:
-    was = {"versions": [{"schema": {"properties": {"old": {"type": "string"}}}}]}
+    old = {"type": "string", "description": "as it was said"}
+    properties = {"old": old, "description": {"type": "string"}}
+    was = {"versions": [{"schema": {"properties": properties}}]}
     now = copy.deepcopy(was)
-    change(now["versions"][0]["schema"])  # type: ignore[arg-type]
+    change(now["versions"][0]["schema"])
     assert (_as_before(was, now) == was) is same
 
 
