@@ -50,6 +50,15 @@ GOOD: dict[str, Object] = {
     ),
     "a queue by weight": an_object("Queue", "team", weight=2, userLimitFactor=1.5),
     "a queue with a half-life": an_object("Queue", "team", halfLife="1h30m"),
+    "queues that share by weights": an_object(
+        "Queue",
+        "all",
+        guaranteedPercent=100,
+        fairSharing={"strategies": ["FinalShare", "InitialShare"], "weight": 0},
+    ),
+    "a queue with a weight in what is lent": an_object(
+        "Queue", "team", parent="all", guaranteedPercent=40, fairSharing={"weight": 2.5}
+    ),
     "a queue of nothing but its name": an_object("Queue", "team"),
 }
 
@@ -120,6 +129,26 @@ BAD: dict[str, tuple[Object, str]] = {
     "a half-life of nothing": (
         an_object("Queue", "q", halfLife="0h0.0s"),
         "a half-life is above 0s",
+    ),
+    "strategies below another queue": (
+        an_object("Queue", "q", parent="all", fairSharing={"strategies": ["FinalShare"]}),
+        "give them of a queue without parent",
+    ),
+    "strategies in the wrong order": (
+        an_object("Queue", "q", fairSharing={"strategies": ["InitialShare", "FinalShare"]}),
+        "or both in this order",
+    ),
+    "the same strategy twice": (
+        an_object("Queue", "q", fairSharing={"strategies": ["FinalShare", "FinalShare"]}),
+        "or both in this order",
+    ),
+    "no strategy": (
+        an_object("Queue", "q", fairSharing={"strategies": []}),
+        "spec.fairSharing.strategies",
+    ),
+    "a weight below nothing": (
+        an_object("Queue", "q", fairSharing={"weight": -1}),
+        "spec.fairSharing.weight",
     ),
     "a half-life without a unit": (an_object("Queue", "q", halfLife="12"), "spec.halfLife"),
 }

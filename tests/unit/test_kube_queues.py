@@ -438,3 +438,73 @@ def test_promises_made_even_keep_their_half_life() -> None:
 def test_a_half_life_of_nothing_is_no_tree() -> None:
     state = a_plan(a={"halfLife": "0s"}).state()
     assert "0 s is no half-life" in state.verdicts["a"].text
+
+
+# --- what is lent is shared by weights ----------------------------------------------------------
+
+NOTHING_PROMISED = {"guaranteedPercent": 0}
+BOTH = {"strategies": ["FinalShare", "InitialShare"]}
+
+
+def by_weight(share: dict[str, Any] | None = BOTH, **weights: float) -> QueuePlan:
+    """Queues to which nothing is promised, below one at the top that says how they share."""
+    top = {"guaranteedPercent": 100} | ({} if share is None else {"fairSharing": share})
+    below = {
+        name: NOTHING_PROMISED | {"parent": "all", "fairSharing": {"weight": weight}}
+        for name, weight in weights.items()
+    }
+    return a_plan(all=top, **below)
+
+
+def queued_together(world: World, **counts: int) -> None:
+    """Pods of all queues, one of each queue after the other."""
+    for number in range(max(counts.values())):
+        for queue, count in counts.items():
+            if number < count:
+                made = pod_json(f"{queue}-{number}", WHOLE, schedulerName="wattherd")
+                made["metadata"]["labels"] = {"wattherd.dev/queue": queue}
+                world.put(made)
+
+
+def test_capacity_shares_what_is_lent_by_weights() -> None:
+    """Eight GPUs, of which nothing is promised to either queue."""
+    world = begun(CapacityWorld("first-fit"), by_weight(a=3, b=1))
+    queued_together(world, a=8, b=8)
+    world.settle()
+    assert placed(world) == {"a": 6, "b": 2}
+
+
+def test_capacity_takes_back_by_weights_from_who_borrows_more() -> None:
+    """Without weights a queue that holds nothing gets its first GPU, and no more."""
+    for share, expected in ((BOTH, {"a": 4, "b": 4}), (None, {"a": 1, "b": 7})):
+        world = begun(CapacityWorld("first-fit"), by_weight(share, a=1, b=1))
+        create(world, "b", 8)
+        world.settle()
+        assert placed(world) == {"b": 8}
+        create(world, "a", 8)
+        for _ in range(12):  # a plan takes back a part of the cluster at most
+            world.settle()
+            world.now_s += 20.0
+        assert placed(world) == expected, share
+
+
+def test_how_queues_share_is_said_at_the_top_and_for_all() -> None:
+    state = by_weight(a=3).state()
+    assert state.tree is not None
+    assert state.tree.root.fair_sharing == ("final-share", "initial-share")
+    assert (state.tree["a"].queue.weight, state.tree["all"].queue.weight) == (3, 1)
+    assert not state.rules_as(by_weight(None, a=3).state())
+    assert not state.rules_as(by_weight(a=2).state())
+    alone = {"fairSharing": {"strategies": ["InitialShare"]}}
+    below = a_plan(a={}, b={"parent": "a"} | alone).state()
+    assert "state it of a Queue without parent" in below.verdicts["b"].text
+    assert below.verdicts["a"].ready
+    two = a_plan(a={"fairSharing": BOTH}, b=alone, c={}).state()
+    assert "a, b state different" in two.verdicts["a"].text
+    assert two.verdicts["a"] == two.verdicts["b"]
+    assert (two.verdicts["c"].ready, two.tree) == (True, None)
+    same = a_plan(a=alone, b=alone).state().tree
+    assert same is not None
+    assert same.root.fair_sharing == ("initial-share",)
+    turned = a_plan(a={"fairSharing": {"strategies": ["InitialShare", "FinalShare"]}}).state()
+    assert "unknown strategies [initial-share, final-share]" in turned.verdicts["a"].text

@@ -232,6 +232,32 @@ class QueuePreemption(Object, frozen=True):
     ] = False
 
 
+class QueueFairSharing(Object, frozen=True):
+    """How what is lent is shared by weights, and taken back for that."""
+
+    weight: Annotated[
+        float,
+        Meta(
+            description="Its part of what is lent among the queues of its parent; 0 comes last.",
+            ge=0,
+            le=1e6,
+        ),
+    ] = 1.0
+    strategies: (
+        Annotated[
+            list[Literal["FinalShare", "InitialShare"]],
+            Meta(
+                description="Of a queue at the top, for all queues of the cluster: what is lent is "
+                "shared by weights, and pods of who borrows more are stopped so far; both, in this "
+                "order, or one of them; under the scheduler capacity.",
+                min_length=1,
+                max_length=2,
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
 class QueueSpec(Object, frozen=True):
     """What a queue is promised and how much it may borrow, as shares of its parent."""
 
@@ -294,6 +320,9 @@ class QueueSpec(Object, frozen=True):
     preemption: (
         Annotated[QueuePreemption, Meta(description="Who is stopped for quota.")] | UnsetType
     ) = UNSET
+    fair_sharing: (
+        Annotated[QueueFairSharing, Meta(description="What is lent, by weights.")] | UnsetType
+    ) = UNSET
 
 
 class QueueStatus(Object, frozen=True):
@@ -341,6 +370,16 @@ _ABOVE = (
 _EITHER = (
     "!has(self.spec.weight) || !has(self.spec.guaranteedPercent)",
     "a guarantee stands for itself: give guaranteedPercent or weight, not both",
+)
+_STRATEGIES = "has(self.spec.fairSharing) && has(self.spec.fairSharing.strategies)"
+_AT_THE_TOP = (
+    f"!({_STRATEGIES}) || !has(self.spec.parent)",
+    "strategies are for all queues: give them of a queue without parent",
+)
+_OF_THEM = "self.spec.fairSharing.strategies"
+_IN_ORDER = (
+    f"!({_STRATEGIES}) || {_OF_THEM}.size() == 1 || {_OF_THEM} == ['FinalShare', 'InitialShare']",
+    "strategies are FinalShare, InitialShare, or both in this order",
 )
 
 
@@ -403,7 +442,7 @@ DEFINITIONS = (
         kind=Queue,
         plural="queues",
         short="wq",
-        rules=(_NOT_ITSELF, _SHORT_NAME, _NO_DOT, _ABOVE, _EITHER),
+        rules=(_NOT_ITSELF, _SHORT_NAME, _NO_DOT, _ABOVE, _EITHER, _AT_THE_TOP, _IN_ORDER),
         columns=(
             KubectlColumn("Parent", "string", ".spec.parent"),
             KubectlColumn("Pending", "integer", ".status.pending"),

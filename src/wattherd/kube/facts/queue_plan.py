@@ -2,7 +2,8 @@
 
 What siblings with a guarantee leave is promised by weight to those without one; where none has a
 weight it is promised to nobody. Pods that name no queue are in `default`: an object of that name,
-or what the top queues leave. A set of objects that makes no sense leaves the tree before it in
+or what the top queues leave. The root has no object: how all queues share what is lent is said by
+queues at the top. A set of objects that makes no sense leaves the tree before it in
 force, and every object that is part of the mistake says so. Pure.
 """
 
@@ -18,6 +19,7 @@ from wattherd.errors import UserError
 from wattherd.kube.facts.power_kinds import Queue
 from wattherd.kube.facts.power_plan import PlanVerdict, Word
 from wattherd.policy.queue.capacity import FadingUse
+from wattherd.policy.queue.fair_share import Strategy
 from wattherd.policy.queue.tree import CapacityQueue, Preempts, QueueTree
 from wattherd.policy.queue.turns import QueueRules
 from wattherd.units import seconds
@@ -31,6 +33,7 @@ NO_END = 1e12
 """The user limit factor of a queue that states none."""
 LEAST_PCT = 1e-6
 """Promised where nothing is: of nothing at all no user could hold any multiple."""
+_STRATEGIES = {"FinalShare": Strategy.FINAL_SHARE, "InitialShare": Strategy.INITIAL_SHARE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,28 @@ class QueuePlan:
             if promised > 100 + LEAST_PCT:
                 text = f"{', '.join(children)} are promised {promised:g} % of {parent or ROOT}"
                 found |= {one: PlanVerdict(Word.INVALID, text) for one in children}
+        return found | self._wrong_strategies()
+
+    def _wrong_strategies(self) -> dict[str, PlanVerdict]:
+        """Strategies of a queue below another one, or others than a second queue states."""
+        found = dict[str, PlanVerdict]()
+        stated = self._strategies()
+        text = "fairSharing.strategies is for all queues: state it of a Queue without parent"
+        for name in stated:
+            if _parent(self._queues[name]):
+                found[name] = PlanVerdict(Word.INVALID, text)
+        if len(set(stated.values())) > 1:
+            text = f"{', '.join(stated)} state different fairSharing.strategies"
+            found |= {name: PlanVerdict(Word.INVALID, text) for name in stated if name not in found}
         return found
+
+    def _strategies(self) -> dict[str, tuple[str, ...]]:
+        """By queue that states any: how what is lent is taken back by weights."""
+        return {
+            name: tuple(str(_STRATEGIES[one]) for one in stated.strategies)
+            for name, queue in sorted(self._queues.items())
+            if (stated := queue.spec.fair_sharing) is not UNSET and stated.strategies is not UNSET
+        }
 
     def _above(self, name: str) -> list[str]:
         found: list[str] = []
@@ -170,6 +194,7 @@ class QueuePlan:
         factor = NO_END if spec is None else spec.user_limit_factor
         half_life = UNSET if spec is None else spec.half_life
         stops = None if spec is None or spec.preemption is UNSET else spec.preemption
+        fair = None if spec is None or spec.fair_sharing is UNSET else spec.fair_sharing
         within = stops is not None and stops.within_queue == "LowerPriority"
         return CapacityQueue(
             name=name,
@@ -182,6 +207,8 @@ class QueuePlan:
             half_life_s=None if half_life is UNSET else seconds(half_life, field="halfLife"),
             preempts=Preempts.LOWER_PRIORITY if within else Preempts.NEVER,
             preempts_above_user_limit=stops is not None and stops.above_user_limit,
+            weight=1.0 if fair is None else fair.weight,
+            fair_sharing=() if parent else next(iter(self._strategies().values()), ()),
         )
 
     def _shares(self, children: list[str]) -> dict[str, float]:
