@@ -23,6 +23,13 @@ PLURALS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
+_RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+OWN = {
+    "ConfigMap": "/api/v1/namespaces/default/configmaps",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+    "Role": f"{_RBAC}/roles",
+    "RoleBinding": f"{_RBAC}/rolebindings",
+}
 
 
 def kind_path(made: Object) -> str:
@@ -86,6 +93,29 @@ def a_tenant(api: KubeApi, namespace: str, name: str = "tenant") -> Iterator[Kub
     finally:
         tenant.close()
         api.delete(f"{bindings}/{name}")
+
+
+@contextmanager
+def own_objects(api: KubeApi, mode: str) -> Iterator[None]:
+    """What a mode's manifest has in its own namespace (lease, ConfigMap, rights to them).
+
+    It is made in the namespace `default`, for the account that `account` makes.
+    """
+    subject = {"kind": "ServiceAccount", "name": f"shipped-{mode}", "namespace": "default"}
+    paths = []
+    for one in yaml.safe_load_all((DEPLOY / f"{mode}.yaml").read_text()):
+        if one["kind"] in OWN:
+            one["metadata"]["namespace"] = "default"
+            path = OWN[one["kind"]]
+            if one["kind"] == "RoleBinding":
+                one["subjects"] = [subject]
+            api.create(path, one)
+            paths.append(f"{path}/{one['metadata']['name']}")
+    try:
+        yield
+    finally:
+        for path in paths:
+            api.delete(path)
 
 
 @contextmanager

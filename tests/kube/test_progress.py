@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +14,9 @@ from pathlib import Path
 import pytest
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, Refused, a_node, a_pod
-from kube_server import wait_until
-from shipped_rights import a_tenant, account, policies
-from test_second_scheduler import T4, a_scheduler, bound, nodes_of
+from kube_server import end, wait_until
+from shipped_rights import a_tenant, account, own_objects, policies
+from test_second_scheduler import T4, bound, nodes_of
 
 from wattherd_train.pod import ANNOTATION, PodReporter
 from wattherd_train.trouble import Trouble
@@ -58,6 +60,29 @@ def training(pod: PodReporter, steps_per_s: float) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def a_copy(name: str, kubeconfig: Path) -> Iterator[subprocess.Popen[str]]:
+    """A scheduler as the chart starts it, with the names of the plain manifest."""
+    command = [sys.executable, "-m", "wattherd.cli.main", "kube", "scheduler", f"--name={name}"]
+    own = ("--lease=default/wattherd", "--learned=default/wattherd-learned")
+    given = (f"--kubeconfig={kubeconfig}", "--scheduler=fifo@fastest", *own)
+    with subprocess.Popen([*command, *given], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            assert any(name in line for line in iter(process.stderr.readline, ""))
+            yield process
+        finally:
+            end(process)
+
+
+LEARNED = "/api/v1/namespaces/default/configmaps/wattherd-learned"
+
+
+def kept(api: KubeApi) -> str:
+    """What is kept of jobs."""
+    return str(api.get(LEARNED).get("data", {}).get("learned", ""))
+
+
 def a_job(name: str, scheduler: str, **spec: object) -> Object:
     return a_pod(name, gpus=1, scheduler=scheduler, annotations=KIND, spec=dict(spec))
 
@@ -66,7 +91,10 @@ def a_job(name: str, scheduler: str, **spec: object) -> Object:
 def test_what_pods_report_decides_on_which_model_their_kind_runs(
     plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    """A kind that is ten times as fast on a T4, which nobody would guess, goes there."""
+    """A kind that is ten times as fast on a T4, which nobody would guess, goes there.
+
+    Also once the leader was killed, when nobody reports any more.
+    """
     api = plane.api
     pods = f"/api/v1/namespaces/{namespace}/pods"
     fleet = [a_node("p-t4", gpus=4, labels=T4), a_node("p-a100", gpus=4, labels=A100)]
@@ -74,8 +102,9 @@ def test_what_pods_report_decides_on_which_model_their_kind_runs(
         stack.enter_context(nodes_of(api, fleet))
         stack.enter_context(policies(api, "scheduler"))
         ours = stack.enter_context(account(plane, "scheduler"))
-        options = (f"--kubeconfig={ours}", "--scheduler=fifo@fastest")
-        name = stack.enter_context(a_scheduler(plane, "wattherd-progress", *options))
+        stack.enter_context(own_objects(api, "scheduler"))
+        name = "wattherd-progress"
+        leader = stack.enter_context(a_copy(name, ours))
         api.create(pods, a_job("before", name))
         wait_until(lambda: bound(api, namespace) == {"before": "p-a100"}, "by the catalogue",
                    within_s=PATIENCE_S)  # fmt: skip
@@ -84,15 +113,15 @@ def test_what_pods_report_decides_on_which_model_their_kind_runs(
         wait_until(lambda: len(bound(api, namespace)) == 3, "those that teach", within_s=PATIENCE_S)
         ca = Path(plane.folder / "ca.crt")
         may = stack.enter_context(reporters_account(api, namespace, tmp_path, ca))
-        trouble = Trouble()
+        trouble, reports = Trouble(), stack.enter_context(ExitStack())
         for at, speed in (("p-t4", 10.0), ("p-a100", 1.0)):
             url = f"{plane.url}{pods}/on-{at}"
             pod = PodReporter(url, may, trouble, every_s=2.0)
-            stack.enter_context(training(pod, speed))
+            reports.enter_context(training(pod, speed))
 
         def goes_to() -> str:
             api.create(pods, a_job(f"asks-{time.monotonic_ns()}", name))
-            wait_until(lambda: len(_asking(api, namespace)) == 1, "it is bound", within_s=60.0)
+            wait_until(lambda: len(_asking(api, namespace)) == 1, "it is bound", within_s=120.0)
             ((asked, node),) = _asking(api, namespace).items()
             api.delete(f"{pods}/{asked}")
             wait_until(lambda: not _asking(api, namespace), "it is gone", within_s=60.0)
@@ -109,6 +138,17 @@ def test_what_pods_report_decides_on_which_model_their_kind_runs(
             forged = {"metadata": {"annotations": {"wattherd.dev/gpus": "3"}}}
             with pytest.raises(Refused, match="is written by wattherd"):
                 tenant.merge(f"{pods}/before", forged)
+            with pytest.raises(Refused, match='cannot patch resource "configmaps"'):
+                tenant.merge(LEARNED, {"data": {"learned": ""}})
+        wait_until(lambda: all(one in kept(api) for one in (namespace, "T4", "A100")),
+                   lambda: kept(api), within_s=PATIENCE_S)  # fmt: skip
+        reports.close()  # whoever leads next hears no more of them
+        api.delete(f"{pods}/on-p-t4")
+        api.delete(f"{pods}/on-p-a100")
+        stack.enter_context(a_copy(name, ours))
+        leader.kill()
+        leader.wait()
+        assert goes_to() == "p-t4", "the next leader plans with what was learned"
 
 
 def _asking(api: KubeApi, namespace: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ pytest.importorskip("msgspec", reason="needs the extra kube")
 from kube_builders import Json, bound, node_json, pod_json
 from kube_rights_api import Asked, RightsApi, rules_of, served
 
+from wattherd.estimate.learned_memory import LearnedMemory
 from wattherd.kube.api import feed as feeds
 from wattherd.kube.api.objects import OwnerReference
 from wattherd.kube.decide.extender import Grant
@@ -78,7 +79,8 @@ def begun(mode: str, kubeconfig: Path) -> Any:
         return live_pools(
             PoolOptions(kubeconfig=kubeconfig, lease=lease, grow=True), lambda _: None
         )
-    options = KubeOptions(policy="first-fit", kubeconfig=kubeconfig, lease=lease)
+    learned = "wattherd/wattherd-learned" if mode == "scheduler" else ""
+    options = KubeOptions(policy="first-fit", kubeconfig=kubeconfig, lease=lease, learned=learned)
     match mode:
         case "scheduler":
             return live_scheduler(options)
@@ -117,6 +119,7 @@ def cluster(mode: str) -> dict[str, list[Json]]:
         "jobs": [named("train", spec={"parallelism": 1, "completionMode": "Indexed"})],
         "deviceclasses": [named("watts.wattherd.dev", space="", spec={})],
         "leases": [named("wattherd", spec={}), named("wattherd-pools", spec={})],
+        "configmaps": [named("wattherd-learned", space="wattherd")],
         "admissionchecks": [
             named("power", space="", spec={"controllerName": "wattherd.dev/power"})
         ],
@@ -182,6 +185,11 @@ def ordered(live: Any, mode: str) -> None:
     live.steward.carry_out(ResizeOwner("uid-train", "default", "train", 1))
     stop = StopRun(evictions=(one,), owner=None, notice_s=0.01)
     run(live.steward.stop_run(stop, lambda: True))
+    if mode == "scheduler":
+        wait_until(live._learned.is_read, lambda: live.feed.complaints)
+        ended = LearnedMemory(services_gpu_s={"default": (60.0,)})
+        live.feed.turn(live.scheduler.learned.recall, ended)
+        live._learned._keep()
     if mode == "extender":
         run(_asked_again(live.feed.transport, AskAgain("uid-waits", "default/waits")))
         args = BindArgs(pod_name="waits", pod_namespace="default", pod_uid="uid-waits", node="n0")
@@ -213,8 +221,9 @@ DECIDES = {Asked("update", "coordination.k8s.io", "leases"), Asked("patch", "", 
 QUEUED = {Asked("patch", "wattherd.dev", "queues/status")}
 BINDS = {Asked("create", "", "pods/binding")}
 GROUPS = {Asked("patch", "scheduling.x-k8s.io", "podgroups/status")}
+LEARNED = {Asked("patch", "", "configmaps")}
 WRITES: dict[str, set[Asked]] = {
-    "scheduler": DECIDES | POWER | STOPS | QUEUED | BINDS | GROUPS,
+    "scheduler": DECIDES | POWER | STOPS | QUEUED | BINDS | GROUPS | LEARNED,
     "extender": DECIDES | POWER | STOPS | QUEUED | BINDS,
     "admit": DECIDES | POWER | STOPS | QUEUED | GROUPS | {Asked("patch", "", "pods")},
     "admission-check": DECIDES

@@ -130,6 +130,11 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="A gang that waits longer for room goes before all behind it.",
 )
+@click.option(
+    "--learned",
+    default="",
+    help="NAMESPACE/NAME: ConfigMap in which what jobs taught outlives a restart.",
+)
 def scheduler(health: str | None, dashboard: str | None, **chosen: Any) -> None:
     """Schedule the pods that ask for it: gangs, priorities, watts."""
     with answering(health) as tell:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -42,8 +42,10 @@ SPARE_JOBS = 100
 """Jobs that are over and still remembered, beyond as many as are live."""
 _CAP_STEP = math.log(1.05)
 """Caps within 5 % of each other are one way of running."""
-_FASTEST = 1e9
+FASTEST = 1e9
 """Steps a second that no training does."""
+LEAST_RELATIVE = 1e-3
+"""Of what it does without a cap, a run under one is taken to do so much at least."""
 
 
 class WayRun(NamedTuple):
@@ -152,7 +154,7 @@ class LearnedRates:
         if run.skipped < WARM_UP:
             run.skipped += 1
             return False
-        if not 0 < per_s < _FASTEST:
+        if not 0 < per_s < FASTEST:
             return False
         return self._learned(job_id, kind, way.alike, per_s, relative)
 
@@ -172,7 +174,7 @@ class LearnedRates:
         ways[way] = windows
         _only_last(ways, MOST_WAYS)
         windows.per_s.append(per_s)
-        windows.relative = min(max(relative, 1e-3), 1.0)
+        windows.relative = min(max(relative, LEAST_RELATIVE), 1.0)
         speed = windows.speed()
         if speed is None:
             return False
@@ -228,6 +230,27 @@ class LearnedRates:
             )
             for way, jobs in ways.items()
         }
+
+    def of_kinds(self) -> dict[str, dict[WayRun, tuple[JobSpeed, ...]]]:
+        """The voices of all kinds, those of one tenant by when they were heard last."""
+        return {
+            kind: {way: tuple(jobs.values()) for way, jobs in ways.items()}
+            for kinds in self._kinds.values()
+            for kind, ways in kinds.items()
+        }
+
+    def recall(self, kinds: Mapping[str, Mapping[WayRun, Sequence[JobSpeed]]]) -> None:
+        """These are the kinds that are known, as `of_kinds` told them, and no others."""
+        self._kinds, self._kind_table, self._known = {}, RateTable(), None
+        for kind, ways in kinds.items():
+            known = self._kinds.setdefault(kind.rpartition("\n")[0], {})
+            known[kind] = {
+                way: {f"earlier {at}": one for at, one in enumerate(voices[-MOST_JOBS:])}
+                for way, voices in list(ways.items())[-MOST_WAYS:]
+            }
+            for gone in _only_last(known, MOST_KINDS):
+                self._kind_table.put(gone, ())
+            self._kind_table.put(kind, _points(kind, self.of_kind(kind)))
 
     def taught(self, kind: str, job_id: str) -> dict[WayRun, JobSpeed]:
         """What one job has taught its kind, also when it is over."""

@@ -8,7 +8,7 @@ teaches nothing. Where nothing was learned it is the published minute, which is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -66,9 +66,25 @@ class LearnedRestarts:
 
     def forget(self, live: Container[str], count: int) -> None:
         """Jobs that are over, where there are many; what their kinds learned from them stays."""
-        if len(self._jobs) > 2 * count + SPARE_JOBS:
-            for gone in [job_id for job_id in self._jobs if job_id not in live]:
-                del self._jobs[gone], self._attempts[gone]
+        if len(self._attempts) > 2 * count + SPARE_JOBS:
+            for gone in [job_id for job_id in self._attempts if job_id not in live]:
+                self._jobs.pop(gone, None)
+                del self._attempts[gone]
+
+    def found(self, job_id: str, attempt: int) -> None:
+        """A run was found at work: what it reports first says nothing of how long a start takes."""
+        self._attempts[job_id] = attempt
+
+    def of_kinds(self) -> dict[str, tuple[float, ...]]:
+        """The voices of all kinds, by when they were heard last."""
+        return {kind: tuple(jobs.values()) for kind, jobs in self._kinds.items()}
+
+    def recall(self, kinds: Mapping[str, Sequence[float]]) -> None:
+        """These are the kinds that are known, as `of_kinds` told them, and no others."""
+        self._kinds = {
+            kind: {f"earlier {at}": one for at, one in enumerate(voices[-MOST_JOBS:])}
+            for kind, voices in list(kinds.items())[-MOST_KINDS:]
+        }
 
     def of(self, job_id: str, kind: str) -> RestartTime:
         """What a restart of this job costs."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from wattherd.estimate.gittins import GittinsIndex, gittins_index
@@ -77,6 +78,19 @@ class LearnedServices:
         self._since = 0
         samples = [one for services in self._services.values() for one in services]
         self._known = PastServices(jobs, gittins_index(samples), jobs)
+
+    def of_tenants(self) -> dict[str, tuple[float, ...]]:
+        """GPU seconds of jobs that succeeded, by tenant; the one heard last comes last."""
+        return {tenant: tuple(services) for tenant, services in self._services.items()}
+
+    def recall(self, tenants: Mapping[str, Iterable[float]]) -> None:
+        """These are the tenants that are known, as `of_tenants` told them, and no others."""
+        self._services = {
+            tenant: deque(services, maxlen=MOST_JOBS)
+            for tenant, services in list(tenants.items())[-MOST_TENANTS:]
+        }
+        self._since, self._known = 0, NONE_ENDED
+        self._renew()
 
     def known(self) -> PastServices:
         """What is known now; the same index until it is renewed."""

@@ -781,6 +781,8 @@ class Core:
         job.cap_w = job.wanted_cap_w
         job.held_since_s = now_s
         self.watts.note(job)
+        if self.config.is_there(job.id):
+            self.speeds.restarts.found(job.id, job.attempt)
         if job.first_start_s is None:
             job.first_start_s = now_s
         # As planned: no orders are to be seen to, and planners know.

@@ -31,6 +31,7 @@ from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.estimate.job_kind import job_kind
 from wattherd.estimate.job_rate import JobRates
+from wattherd.estimate.learned_memory import LearnedMemory
 from wattherd.estimate.learned_noise import LearnedNoise, StepWorth
 from wattherd.estimate.learned_rates import LearnedRates, WayRun
 from wattherd.estimate.learned_restarts import PRIOR, LearnedRestarts, RestartTime
@@ -272,6 +273,17 @@ class JobSpeeds:
         taken.learned, taken.steps, taken.restarts = self.learned, self.steps, self.restarts
         taken.services, taken.noise = self.services, self.noise
         return taken
+
+    def remembered(self) -> LearnedMemory:
+        """What outlives a process: what kinds and tenants taught, and no single job's progress."""
+        kinds, restarts = self.learned.of_kinds(), self.restarts.of_kinds()
+        return LearnedMemory(kinds, restarts, self.services.of_tenants())
+
+    def recall(self, memory: LearnedMemory) -> None:
+        """What kinds and tenants taught is this; what single jobs showed stays."""
+        self.learned.recall(memory.speeds)
+        self.restarts.recall(memory.restarts_s)
+        self.services.recall(memory.services_gpu_s)
 
     def rates(self, config: CoreConfig) -> JobRates:
         """How fast jobs are on which devices: as configured, and as learned."""

@@ -55,6 +55,7 @@ from wattherd.kube.decide.departures import Departures
 from wattherd.kube.decide.diagnosis import Diagnosis
 from wattherd.kube.decide.evictions import Evictions
 from wattherd.kube.decide.feasibility import PodFeasibility
+from wattherd.kube.decide.learned_speeds import LearnedSpeeds
 from wattherd.kube.decide.progress_reports import ProgressReports
 from wattherd.kube.decide.queue_status import QueueFigures, figures
 from wattherd.kube.decide.reasons import Reasons, finding_of, place_is_kept
@@ -155,6 +156,7 @@ class KubeScheduler:
         self._leaving = Evictions(fleet, self._pods)
         self._departures = Departures(self._pods)
         self._progress = ProgressReports()
+        self.learned = LearnedSpeeds()
         self._fulfilment = CommandExecutor(
             holder=holder,
             way=self.way,
@@ -615,10 +617,9 @@ class KubeScheduler:
         self._book.clear(self.core, at_s)
         self._departures.forget_told()
         self._queueing.stir_all()
-        before, core = self.core, Core(self._config(world))
+        core = Core(self._config(world))
         core.now_s = at_s
-        if before is not None:  # what jobs have shown is so on any set of nodes
-            core.speeds = before.speeds.of_jobs(core.jobs)
+        self.learned.go_on_in(core)
         self._core_of, self._world = placer, world
         self._budgets_told, self._fresh = {}, True
         self._caps.forget_all()

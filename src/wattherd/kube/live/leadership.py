@@ -195,6 +195,11 @@ class Leadership:
         """Whether this copy may decide and bind."""
         return self._elector is None or self._elector.may_act()
 
+    @property
+    def standing(self) -> tuple[str, int]:
+        """The lease, and the number of our last term in it; terms of two leases are two."""
+        return ("", 0) if self._elector is None else (self._elector.lease_uid, self._elector.epoch)
+
     def ready(self) -> bool:
         """Whether to decide now: we lead, and have seen all that was when our term began."""
         if self._elector is not None:

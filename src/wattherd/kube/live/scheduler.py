@@ -59,6 +59,7 @@ from wattherd.kube.live.answers import Answers
 from wattherd.kube.live.enforcer_io import EnforcerIo
 from wattherd.kube.live.fencing_notes import FencingNotes
 from wattherd.kube.live.leadership import Leadership
+from wattherd.kube.live.learned_object import LearnedObject
 from wattherd.kube.live.lookup import found_pod, note_overfull
 from wattherd.kube.live.power_objects import PowerWatch
 from wattherd.kube.live.queue_objects import QueueWatch
@@ -100,10 +101,12 @@ class LiveScheduler:
         lease: ObjectMeta | None = None,
         identity: str = "",
         power: PowerPlan | None = None,
+        learned: ObjectMeta | None = None,
     ) -> None:
         """`lease` names the record by which copies agree on who schedules, as `identity`.
 
-        `power` makes budgets of objects; without it they are those of `scheduler`.
+        `power` makes budgets of objects; without it they are those of `scheduler`. `learned` names
+        the ConfigMap in which what jobs taught outlives the process.
         """
         self.scheduler = scheduler
         self.feed = ApiFeed(access, draws)
@@ -127,6 +130,9 @@ class LiveScheduler:
         if power is not None:
             watched = (self.feed, power, scheduler, self.seat.leads)
             self.power = PowerWatch(*watched, doing=lambda: scheduler.curb.doing)
+        self._learned: LearnedObject | None = None
+        if learned is not None:
+            self._learned = LearnedObject(self.feed, scheduler.learned, self.seat, learned)
         self.queues = QueueWatch(self.feed, scheduler, self.seat.leads)
         speaker = Speaker(scheduler.name, identity or scheduler.name, scheduler.way.unplaced)
         self.voice = Voice(
@@ -151,6 +157,8 @@ class LiveScheduler:
                 self.steward.begin()
             if self.scheduler.way.queued:
                 self.queues.begin()
+        if self._learned is not None:
+            self._learned.begin()
         self.feed.begin(*self.seat.beside(), self.voice.run())
 
     def series(self) -> Series:
@@ -273,7 +281,7 @@ class LiveScheduler:
             self._news.wait(LOOK_S)
             self._news.clear()
             planned_s = time.monotonic()
-            if not self.seat.ready():
+            if not self.seat.ready() or not (self._learned is None or self._learned.is_read()):
                 continue
             self._carry_out_all(self.feed.turn(self._plan, planned_s))
             self._answers.ask(self.feed.turn(self.scheduler.dialogue.take_questions))

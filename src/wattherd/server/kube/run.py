@@ -46,7 +46,8 @@ class KubeOptions:
     """What a user may choose; `budgets` are `DOMAIN=40kW`, or `40kW` for the site.
 
     `history` is a pod list that tells what to expect; without one it is the pods on the cluster.
-    `lease` is `NAMESPACE/NAME`, where several copies serve; `name` is what pods call the scheduler;
+    `lease` is `NAMESPACE/NAME`, where several copies serve; so is `learned`, the ConfigMap in which
+    what a scheduler learned of jobs outlives it; `name` is what pods call the scheduler;
     `patience` is how long a gang waits for room before it goes first. With a `scheduler` or `power`
     policy named the core leads; without any pods are placed one by one.
     """
@@ -62,6 +63,7 @@ class KubeOptions:
     deadline_s: float = DEADLINE_S
     name: str = "wattherd"
     patience: str = "10min"
+    learned: str = ""
 
 
 def live_extender(options: KubeOptions) -> tuple[LiveExtender, ExtenderApp]:
@@ -98,7 +100,15 @@ def live_scheduler(options: KubeOptions) -> LiveScheduler:
         choice=choice,
     )
     lease, power = _lease(options.lease), PowerPlan(open_timetable, budgets)
-    return LiveScheduler(scheduler, access, _draws(), lease=lease, identity=identity, power=power)
+    return LiveScheduler(
+        scheduler,
+        access,
+        _draws(),
+        lease=lease,
+        identity=identity,
+        power=power,
+        learned=_named(options.learned, "ConfigMap", "--learned"),
+    )
 
 
 def live_admission(options: KubeOptions) -> LiveScheduler:
@@ -226,10 +236,14 @@ class PlacerMaker:
 
 
 def _lease(text: str) -> ObjectMeta | None:
+    return _named(text, "lease", "--lease")
+
+
+def _named(text: str, kind: str, field: str) -> ObjectMeta | None:
     if not text:
         return None
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name):
         hint = "write NAMESPACE/NAME"
-        raise UserError(f"{text!r} names no lease", field="--lease", hint=hint)
+        raise UserError(f"{text!r} names no {kind}", field=field, hint=hint)
     return ObjectMeta(name=name, namespace=namespace)
