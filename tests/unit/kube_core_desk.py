@@ -30,6 +30,10 @@ Line = tuple[float, str, str, tuple[tuple[str, tuple[int, ...]], ...]]
 """When, what, which job, and on which GPUs of which nodes."""
 
 
+CAP = "wattherd.dev/cap-"
+"""How annotations begin that ask for caps and tell of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangJob:
     """`pods` of `gpus` GPUs each that run for `duration_s` at full power."""
@@ -255,6 +259,8 @@ class CoreDesk:
             case EvictPod():
                 self._evict(order)
             case CapPod():
+                if order.forgets:
+                    self._forget(order.uid, order.cap_w)
                 self._cap(order.uid, order.cap_w)
             case TellGroup():
                 pass
@@ -296,6 +302,16 @@ class CoreDesk:
             return
         self._hold(uid, cap_w)
 
+    def _forget(self, uid: str, cap_w: float | None) -> None:
+        """The order is written and the answer to those before it taken off, with one write."""
+        if uid in self.pods:
+            made = self.pods[uid]
+            kept = made["metadata"]["annotations"]
+            kept = {key: one for key, one in kept.items() if not key.startswith(CAP)}
+            if cap_w is not None:
+                kept["wattherd.dev/cap-w"] = f"{cap_w:g}"
+            self._put(made | {"metadata": made["metadata"] | {"annotations": kept}})
+
     def answer(self) -> None:
         """Agents carry out what they were asked."""
         unheard, self._unheard = self._unheard, {}
@@ -307,7 +323,7 @@ class CoreDesk:
         if made is None:
             return
         kept = made["metadata"]["annotations"]
-        kept = {key: text for key, text in kept.items() if not key.startswith("wattherd.dev/cap-")}
+        kept = {key: text for key, text in kept.items() if not key.startswith(CAP)}
         self.caps_w.pop(uid, None)
         if cap_w is not None:
             self.caps_w[uid] = cap_w

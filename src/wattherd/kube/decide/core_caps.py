@@ -64,6 +64,22 @@ class _Unheard:
     read_w: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Stale:
+    """A pod of which `asked_w` is asked; that `read_w` was read back before says nothing any more.
+
+    While nothing is shown as read back, an answer to an earlier order may be on its way.
+    """
+
+    asked_w: float | None
+    read_w: float | None
+
+    def is_over(self, asked_w: float | None, read_w: float | None) -> bool:
+        """Whether what a pod shows by now was written after the order."""
+        changed = self.read_w is not None and read_w != self.read_w
+        return _same(asked_w, self.asked_w) and (changed or read_w is None)
+
+
 @dataclass(slots=True)
 class CoreCaps:
     """Of `works` by job id, on the account of `fleet`; `pods` are as they were seen last, by uid.
@@ -76,8 +92,10 @@ class CoreCaps:
     pods: Mapping[str, Pod]
     is_capped: Callable[[Workload], bool]
     _ordered: dict[str, _Ordered] = field(default_factory=dict)
-    _stale: dict[str, float] = field(default_factory=dict)
-    """By pod what was read back (W) before a higher cap was asked for: it says nothing any more."""
+    _stale: dict[str, _Stale] = field(default_factory=dict)
+    """By pod of which a lower cap is asked after a higher one."""
+    _overtaken_w: dict[str, float] = field(default_factory=dict)
+    """By job the highest cap of a GPU that was ordered before the one heard last, if higher."""
     _left_over: dict[str, SetCap] = field(default_factory=dict)
     """Runs that were found under caps of a leader before, of which this core wants none."""
     _unheard: dict[str, _Unheard] = field(default_factory=dict)
@@ -90,11 +108,13 @@ class CoreCaps:
         """Another core leads."""
         self._ordered.clear()
         self._stale.clear()
+        self._overtaken_w.clear()
         self._left_over.clear()
 
     def saw(self, uid: str) -> None:
         """A pod changed, or is gone."""
-        if uid in self._stale and self._shown(uid)[1] != self._stale[uid]:
+        known = self._stale.get(uid)
+        if known is not None and (uid not in self.pods or known.is_over(*self._shown(uid))):
             del self._stale[uid]
 
     def node_seen(self, node: Node) -> bool:
@@ -167,14 +187,34 @@ class CoreCaps:
         cap_w = order.cap_w
         if cap_w is not None and self._is_top(work, cap_w):
             cap_w = None
-        now_w, before_w = math.inf if cap_w is None else cap_w, known.high_w if known else 0.0
+        now_w = math.inf if cap_w is None else cap_w
+        before_w = max(
+            known.high_w if known else 0.0,
+            self._overtaken_w.pop(work.id, 0.0),
+            self._rises_to_w(work),
+        )
         ordered = _Ordered(order, cap_w, at_s, max(now_w, before_w))
-        if before_w > now_w:
-            shown = {uid: self._shown(uid)[1] for uid, _, _ in self._pods_of(work)}
-            self._stale |= {uid: read_w for uid, read_w in shown.items() if read_w is not None}
+        for uid, _, gpus in self._pods_of(work):
+            if before_w > now_w or uid in self._stale:
+                wanted_w = None if cap_w is None else cap_w * gpus
+                self._stale[uid] = _Stale(wanted_w, self._shown(uid)[1])
         self._ordered[work.id] = ordered
         orders = self._ask(work, ordered, even_if_seen=known is not None)
         return orders, [] if orders else self._heard(work.id, at_s)
+
+    def _rises_to_w(self, work: Workload) -> float:
+        """The highest cap of a GPU that agents were asked for and have not read back; 0 if none.
+
+        The core hears of a raise as soon as a pod shows that it was asked for: from then on it
+        counts. What the pod shows as read back is of the time before, and answers no later order.
+        """
+        highest_w = 0.0
+        for uid, _, gpus in self._pods_of(work):
+            asked_w, read_w = self._shown(uid)
+            asked_w = math.inf if asked_w is None else asked_w
+            if read_w is not None and read_w < asked_w - SAME_W:
+                highest_w = max(highest_w, asked_w / gpus)
+        return highest_w
 
     def _ask(self, work: Workload, ordered: _Ordered, *, even_if_seen: bool) -> list[CapPod]:
         """Orders for the pods that do not show the cap yet, or may soon not show it any more."""
@@ -188,6 +228,9 @@ class CoreCaps:
 
     def heard(self, at_s: float) -> list[Event]:
         """What was read back since this was last asked."""
+        gone = self._overtaken_w.keys() - self.works.keys()
+        for job_id in gone:
+            del self._overtaken_w[job_id]
         return [event for job_id in list(self._ordered) for event in self._heard(job_id, at_s)]
 
     def _heard(self, job_id: str, at_s: float) -> list[Event]:
@@ -204,6 +247,10 @@ class CoreCaps:
                 return []
             highest_w = max(highest_w, (read_w or 0.0) / gpus)
         del self._ordered[job_id]
+        # One answer to several orders may be that to the first of equal ones. Where the core asks
+        # again, since a higher one was among them, what pods show by now answers nothing.
+        if ordered.cap_w is not None and ordered.high_w > ordered.cap_w:
+            self._overtaken_w[job_id] = ordered.high_w
         if ordered.cap_w is not None and highest_w > ordered.cap_w + SAME_W:
             # As low as its devices go: that is what counts.
             run = (ordered.order.job_id, ordered.order.attempt)
