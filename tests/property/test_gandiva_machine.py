@@ -77,6 +77,7 @@ class GandivaMachine(CoreMachine):
             return
         core, homes = self.shell.core, memory.homes
         check_demand(homes)
+        check_turns(homes)
         on_gpu: Counter[tuple[int, int]] = Counter()
         for name, resident in memory.residents.items():
             assert bool(resident.home) != (name in memory.queue)
@@ -109,6 +110,27 @@ def check_demand(homes: GandivaNodes) -> None:
         total[0] -= pairs // 2
         assert homes.demand[node] == tuple(total)
         assert (homes.affinity[node] is None) == (not residents)
+
+
+def check_turns(homes: GandivaNodes) -> None:
+    """Where nothing is to be looked at again, nobody waits who fits beside those that run."""
+    left = [list(one) for one in homes.capacity]
+    for node, residents in enumerate(homes.on):
+        for one in residents.values():
+            need = list(one.needs[node])
+            if one.partner is not None and one.partner.job.number < one.job.number:
+                need[0] = 0
+            if one.running:
+                left[node] = [have - each for have, each in zip(left[node], need, strict=True)]
+    for residents in homes.on:
+        for one in residents.values():
+            if one.running or one.partner is not None or homes.touched & one.needs.keys():
+                continue
+            assert any(
+                each > have
+                for node, need in one.needs.items()
+                for each, have in zip(need, left[node], strict=True)
+            )
 
 
 def test_gandiva_keeps_its_books_whatever_happens() -> None:

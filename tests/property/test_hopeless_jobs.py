@@ -97,10 +97,13 @@ def nobody_is_like_another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]
     @contextmanager
     def context() -> Iterator[None]:
         asks = property(lambda one: one.job.id, lambda one, value: None)
+        forgotten = property(lambda _: set[Any](), lambda one, value: None)
         with monkeypatch.context() as patched:
             patched.setattr(GangShapes, "needs", lambda _, job: job.id)
             patched.setattr(GangShapes, "kin", lambda _, job, now_s: None)
             patched.setattr(GandivaJob, "asks", asks)
+            for known in ("hopeless", "nowhere_whole"):
+                patched.setattr(GandivaNodes, known, forgotten, raising=False)
             yield
 
     return context

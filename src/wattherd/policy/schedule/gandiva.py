@@ -16,10 +16,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import role_masks
 from wattherd.policy.schedule.gandiva_nodes import (
+    NOBODY,
     Asks,
     GandivaJob,
     GandivaNodes,
@@ -85,9 +89,7 @@ class PairPacking:
 
     def form(self, homes: GandivaNodes, turns: GandivaTurns) -> None:
         """Pair residents wherever some wait for their turn, while that leaves fewer waiting."""
-        for node in range(len(homes.nodes)):
-            if homes.free_gpus(node) >= 0:
-                continue
+        for node in (homes.free_by_node() < 0).nonzero()[0].tolist():
             able = {
                 one: part
                 for one in homes.on[node].values()
@@ -159,13 +161,18 @@ def _name(resident: GandivaJob) -> str:
 # (section 4.4).
 
 
+_LEAST = np.iinfo(np.int64).min
+
+
 def leave_crowds(residents: Iterable[GandivaJob], homes: GandivaNodes, turns: GandivaTurns) -> None:
     """Those who wait for their turn go where there is room, least served first."""
-    most = max(map(homes.free_gpus, range(len(homes.nodes))), default=0)
+    most = int(homes.free_by_node().max(initial=_LEAST))
+    if most < 0:
+        return
     waiting = [
         one
         for one in residents
-        if one.home and not one.running and one.partner is None and one.gpus <= most
+        if not one.running and one.home and one.partner is None and one.gpus <= most
     ]
     for one in sorted(waiting, key=lambda one: (one.service_s(turns.now_s), one.job.number)):
         if any(homes.crowded(node) for node in one.needs):
@@ -176,11 +183,11 @@ def leave_crowds(residents: Iterable[GandivaJob], homes: GandivaNodes, turns: Ga
 
 def gather(residents: Iterable[GandivaJob], homes: GandivaNodes, turns: GandivaTurns) -> None:
     """Gangs that sit on several nodes go to one that has room for all of it."""
-    for one in sorted(residents, key=lambda one: one.job.number):
-        if len(one.needs) > 1:
-            home = homes.freely(one, arriving_home)
-            if home is not None:
-                turns.move(one, home)
+    apart = [one for one in residents if len(one.needs) > 1]
+    for one in sorted(apart, key=lambda one: one.job.number):
+        home = homes.freely(one, arriving_home)
+        if home is not None:
+            turns.move(one, home)
 
 
 def defragment(homes: GandivaNodes, turns: GandivaTurns, free_share: float) -> None:
@@ -199,39 +206,40 @@ def defragment(homes: GandivaNodes, turns: GandivaTurns, free_share: float) -> N
 
 def _source(homes: GandivaNodes, free_share: float, stuck: set[int]) -> int | None:
     """The node with the largest share of free GPUs among those where someone lives."""
-    able = [
-        (homes.free_gpus(node) / homes.capacity[node][0], node)
-        for node, residents in enumerate(homes.on)
-        if residents and homes.usable[node] and homes.capacity[node][0] and node not in stuck
-    ]
-    able = [one for one in able if one[0] >= free_share]
-    return max(able)[1] if able else None
+    shares = homes.free_shares()
+    shares[list(stuck)] = -np.inf
+    most = shares.max(initial=-np.inf)
+    return int((shares == most).nonzero()[0][-1]) if most >= free_share else None
 
 
 def _target(homes: GandivaNodes, resident: GandivaJob, source: int) -> int | None:
     """The fullest other node with room, of the same affinity if possible; None: none is fuller."""
     if len(resident.needs) > 1 or resident.partner is not None:
         return None
-    able = [
-        (homes.affinity[node] != resident.gpus, homes.free_gpus(node), node)
-        for node in homes.together(resident)
-        if node != source and homes.on[node] and homes.free_gpus(node) <= homes.free_gpus(source)
-    ]
-    return min(able)[2] if able else None
+    free, affinities = homes.free_by_node(), homes.affinities
+    nodes = homes.together(resident)
+    lived_in = affinities[nodes] != NOBODY
+    nodes = nodes[lived_in & (nodes != source) & (free[nodes] <= free[source])]
+    if not nodes.size:
+        return None
+    liked = affinities[nodes] == resident.gpus
+    nodes = nodes[liked] if liked.any() else nodes
+    return int(nodes[free[nodes].argmin()])
 
 
 @dataclass(slots=True)
 class IdleGpus:
     """Free GPUs of each node when last looked at: only what stays idle for a slice is lent."""
 
-    gpus: dict[int, int] = field(default_factory=dict)
+    gpus: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def lend(self, homes: GandivaNodes, turns: GandivaTurns) -> None:
         """Give what was idle through the last slice to jobs that can use it, first jobs first."""
-        now = {node: max(homes.free_gpus(node), 0) for node in range(len(homes.nodes))}
-        for node, free in now.items():
+        now = np.maximum(homes.free_by_node(), 0)
+        idle = np.minimum(now, self.gpus) if self.gpus.size else np.zeros_like(now)
+        for node in idle.nonzero()[0].tolist():
             lent = sum(one.grown * _gpus_per_task(one) for one in homes.on[node].values())
-            spare = min(free, self.gpus.get(node, 0)) - lent
+            spare = int(idle[node]) - lent
             for one in sorted(homes.on[node].values(), key=lambda one: one.job.number):
                 tasks = min(spare // _gpus_per_task(one), _appetite(one))
                 if tasks > 0 and turns.grow(one, one.grown + tasks):
@@ -392,15 +400,18 @@ class Gandiva:
 
     def _admit(self, memory: _Memory, draft: Draft, now_s: float) -> None:
         """Homes for those who wait for one, in order of submission."""
-        homes, hopeless, free = memory.homes, set[Asks](), _free(memory.homes)
+        homes, free, several = memory.homes, _free(memory.homes), set[Asks]()
         for resident in sorted(memory.queue.values(), key=lambda one: one.job.number):
             overdue = now_s - resident.queued_s >= self.patience_s
+            # Roles are laid out one after the other: less room may lead to another order of nodes,
+            # and that to a home. So several of them are hopeless only until somebody moves in.
+            hopeless = homes.hopeless if len(resident.job.spec.roles) == 1 else several
             if overdue or resident.asks not in hopeless:
                 home = self._home(homes, resident, overdue=overdue)
                 if home is not None:
                     homes.settle(resident, home)
                     del memory.queue[resident.job.id]
-                    hopeless, free = set[Asks](), _free(homes)
+                    free, several = _free(homes), set[Asks]()
                     continue
                 hopeless.add(resident.asks)
             self._tell(resident, free, draft)
@@ -449,4 +460,4 @@ class Gandiva:
 
 def _free(homes: GandivaNodes) -> int:
     """GPUs that no resident of any node would take."""
-    return sum(max(homes.free_gpus(node), 0) for node in range(len(homes.nodes)))
+    return int(np.maximum(homes.free_by_node(), 0).sum())

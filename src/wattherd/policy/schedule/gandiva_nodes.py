@@ -8,8 +8,9 @@ find nodes with room of their size (Gandiva, OSDI'18, section 4.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,13 @@ from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import Reason
 from wattherd.policy.contract import JobView, Share
-from wattherd.policy.eligibility import RoleMasks, mask_keys
+from wattherd.policy.eligibility import NodeMask, RoleMasks, mask_keys
 
 Need = tuple[int, int, int]
 """GPUs, milli-vCPU, MiB."""
 NOTHING: Need = (0, 0, 0)
+Columns = NDArray[np.int64]
+"""As `Need`, of each node: (3, N)."""
 Asks = tuple[tuple[int, ...], tuple[Need, ...], tuple[str, ...], tuple[bytes, ...]]
 """Tasks of each role, what each takes, models and nodes: who asks for the same finds the same."""
 
@@ -69,11 +72,6 @@ class GandivaJob:
             spec.gpu_models,
             mask_keys(self.masks),
         )
-
-    def may_use(self, node: int, role: int) -> bool:
-        """Whether tasks of a role may run on a node."""
-        mask = self.masks[role] if self.masks else None
-        return mask is None or bool(mask[node])
 
     @property
     def gpus(self) -> int:
@@ -140,6 +138,9 @@ def _times(need: Need, count: int) -> Need:
     return need[0] * count, need[1] * count, need[2] * count
 
 
+NOBODY = -1
+"""Affinity of a node on which nobody lives, in `GandivaNodes.affinities`."""
+
 Find = Callable[["GandivaNodes", GandivaJob], "tuple[Share, ...] | None"]
 """Finds a home."""
 
@@ -160,6 +161,23 @@ class GandivaNodes:
         self.on: list[dict[str, GandivaJob]] = [{} for _ in nodes]
         self.now_s = 0.0
         self._clocks = [(0.0, 0.0)] * len(nodes)
+        # The same once more as columns: where the next job goes is asked of all nodes at once, and
+        # who lives on one node is looked up one by one, which arrays are slow at.
+        self._capacities: Columns = np.array(self.capacity, dtype=np.int64).reshape(-1, 3).T.copy()
+        self._demands: Columns = np.zeros_like(self._capacities)
+        self._usables = np.ones(len(nodes), dtype=np.bool_)
+        self.affinities = np.full(len(nodes), NOBODY, dtype=np.int64)
+        """Affinity of each node (N,)."""
+        # Room that only becomes less makes nobody fit who did not: what found nothing is not looked
+        # for again before there is more of it somewhere.
+        self.hopeless: set[Asks] = set()
+        """Who asks for this finds no home, by the rules for those who have not waited for long."""
+        self.nowhere_whole: set[Asks] = set()
+        """Who asks for this finds no single node with room."""
+        self.touched: set[int] = set()
+        """Nodes on which turns may be others than when they were last given."""
+        self.resized = True
+        """Whether nodes have been lost, returned or changed their size since then."""
 
     def note(
         self,
@@ -179,6 +197,8 @@ class GandivaNodes:
         if now == self._seen:
             return None
         self._seen, self.usable, self.closed = now, usable.tolist(), {}
+        self._usables, self.resized = usable.copy(), True
+        self._room_grew()
         for node, gpu in closed:
             self.closed.setdefault(node, set()).add(gpu)
         gone: dict[str, GandivaJob] = {}
@@ -188,6 +208,7 @@ class GandivaNodes:
                 continue
             self._virtual_s(node)
             self.capacity[node] = (int(gpus[node]), *self.capacity[node][1:])
+            self._capacities[0, node] = gpus[node]
             gone |= {
                 name: one
                 for name, one in self.on[node].items()
@@ -210,6 +231,19 @@ class GandivaNodes:
     def _ask(self, node: int, need: Need) -> None:
         self._virtual_s(node)
         self.demand[node] = _add(self.demand[node], need)
+        self._demands[:, node] = self.demand[node]
+        self.touched.add(node)
+        if min(need) < 0:
+            self._room_grew()
+
+    def _room_grew(self) -> None:
+        self.hopeless.clear()
+        self.nowhere_whole.clear()
+
+    def _attract(self, node: int, gpus: int | None) -> None:
+        """Jobs of so many GPUs belong on a node from now on, None: all do."""
+        self.affinity[node] = gpus
+        self.affinities[node] = NOBODY if gpus is None else gpus
 
     # Who lives where ------------------------------------------------------------------------------
 
@@ -229,13 +263,13 @@ class GandivaNodes:
         resident.live_in(home)
         self._reside(resident)
         for node, gpus in affinity.items():
-            self.affinity[node] = gpus
+            self._attract(node, gpus)
         return found
 
     def _reside(self, resident: GandivaJob) -> None:
         for node, need in resident.needs.items():
             if not self.on[node]:
-                self.affinity[node] = resident.gpus
+                self._attract(node, resident.gpus)
             self.on[node][resident.job.id] = resident
             self._ask(node, need)
 
@@ -246,7 +280,7 @@ class GandivaNodes:
             del self.on[node][resident.job.id]
             self._ask(node, _times(need, -1))
             if not self.on[node]:
-                self.affinity[node] = None
+                self._attract(node, None)
         resident.home, resident.needs = (), {}
 
     def pair(self, one: GandivaJob, other: GandivaJob) -> None:
@@ -271,55 +305,66 @@ class GandivaNodes:
         """GPUs that no resident would take, negative where they take turns."""
         return self.capacity[node][0] - self.demand[node][0] if self.usable[node] else 0
 
+    def free_by_node(self) -> NDArray[np.int64]:
+        """The same of each node (N,)."""
+        free: NDArray[np.int64] = self._capacities[0] - self._demands[0]
+        return np.where(self._usables, free, 0)
+
     def crowded(self, node: int) -> bool:
         """Whether its residents do not all fit at a time."""
         return any(d > c for d, c in zip(self.demand[node], self.capacity[node], strict=True))
 
-    def load(self, node: int) -> float:
-        """GPUs asked for over GPUs there."""
-        return self.demand[node][0] / max(self.capacity[node][0], 1)
+    def loads(self) -> NDArray[np.float64]:
+        """GPUs asked for over GPUs there, of each node (N,)."""
+        loads: NDArray[np.float64] = self._demands[0] / np.maximum(self._capacities[0], 1)
+        return loads
 
-    def able(self, spec: JobSpec) -> Iterator[int]:
-        """Usable nodes with the right GPUs."""
+    def free_shares(self) -> NDArray[np.float64]:
+        """Free GPUs over GPUs there (N,); below any share where nobody lives or may be moved."""
+        able = self._usables & (self._capacities[0] > 0) & (self.affinities != NOBODY)
+        shares = self.free_by_node() / np.maximum(self._capacities[0], 1)
+        return np.where(able, shares, -np.inf)
+
+    def able(self, spec: JobSpec) -> NodeMask:
+        """Usable nodes (N,) with the right GPUs."""
         models = spec.gpu_models
-        for node, usable in enumerate(self.usable):
-            if usable and (not models or self.nodes[node].gpu_model in models):
-                yield node
+        if not models:
+            return self._usables.copy()
+        right = np.array([node.gpu_model in models for node in self.nodes], dtype=np.bool_)
+        return self._usables & right
 
-    def takes(self, node: int, need: Need, height: float) -> bool:
-        """Whether a node takes `need` more, with `height` times as much promised as there is."""
-        return all(
-            n <= c and d + n <= height * c
-            for n, d, c in zip(need, self.demand[node], self.capacity[node], strict=True)
-        )
+    def rooms(self, height: float) -> NDArray[np.float64]:
+        """What a job could be given of each node (3, N), of `height` times as much as there is."""
+        promised: NDArray[np.float64] = np.multiply(height, self._capacities, dtype=np.float64)
+        return np.minimum(promised - self._demands, self._capacities)
 
-    def room(self, node: int, height: float) -> list[float]:
-        """What one job could be given there, of `height` times as much as there is."""
-        both = zip(self.capacity[node], self.demand[node], strict=True)
-        return [min(height * capacity - demand, capacity) for capacity, demand in both]
-
-    def together(self, resident: GandivaJob, height: float = 1.0) -> Iterator[int]:
-        """Nodes that take the whole job."""
+    def together(self, resident: GandivaJob, height: float = 1.0) -> NDArray[np.intp]:
+        """Nodes that take the whole job, with `height` times as much promised as there is."""
         able = self.able(resident.job.spec)
-        if resident.masks:
-            roles = range(len(resident.masks))
-            able = (one for one in able if all(resident.may_use(one, role) for role in roles))
-        return (node for node in able if self.takes(node, resident.need, height))
+        for mask in resident.masks:
+            if mask is not None:
+                able &= mask
+        need = np.array(resident.need, dtype=np.int64)[:, np.newaxis]
+        fits = need <= self.rooms(height)
+        return (able & fits.all(axis=0)).nonzero()[0]
 
     def widest(self, spec: JobSpec, masks: RoleMasks) -> int:
         """The width asked for, or the next lower one that all nodes together could run."""
         counts, role = spec.counts(0), spec.roles[0]
         asked = min(max(role.count, counts.start), counts.stop - 1)
         mask = masks[0] if masks else None
-        able = range(len(self.nodes)) if mask is None else mask.nonzero()[0].tolist()
-        room = sum(_tasks(self.capacity[node], task_need(role)) for node in able)
+        tasks = tasks_by_node(self._capacities, task_need(role))
+        room = int((tasks if mask is None else tasks[mask]).sum())
         return min(asked, max(room, counts.start))
 
 
-def _tasks(room: Sequence[float], need: Need) -> int:
-    """How many tasks fit."""
-    limits = [int(have // each) for have, each in zip(room, need, strict=True) if each]
-    return max(min(limits), 0) if limits else 1 << 30
+def tasks_by_node(rooms: NDArray[Any], need: Need) -> NDArray[np.int64]:
+    """How many tasks fit in what each node (3, N) has."""
+    limits = [have // each for have, each in zip(rooms, need, strict=True) if each]
+    if not limits:
+        return np.full(rooms.shape[1], 1 << 30, dtype=np.int64)
+    fit: NDArray[np.int64] = np.maximum(np.minimum.reduce(limits), 0).astype(np.int64)
+    return fit
 
 
 def whole_home(spec: JobSpec, width: int, node: int) -> tuple[Share, ...]:
@@ -329,11 +374,23 @@ def whole_home(spec: JobSpec, width: int, node: int) -> tuple[Share, ...]:
 
 def arriving_home(homes: GandivaNodes, resident: GandivaJob) -> tuple[Share, ...] | None:
     """A home with room: on nodes of its affinity, of none, of another; least loaded first."""
-    spec, width, gpus = resident.job.spec, resident.width, resident.gpus
-    rank = {gpus: 0, None: 1}
-    able = homes.together(resident)
-    keys = [(rank.get(homes.affinity[node], 2), homes.load(node), node) for node in able]
-    return whole_home(spec, width, min(keys)[2]) if keys else None
+    if resident.asks in homes.nowhere_whole:
+        return None
+    nodes = homes.together(resident)
+    if not nodes.size:
+        homes.nowhere_whole.add(resident.asks)
+        return None
+    affinities = homes.affinities[nodes]
+    for liked in (affinities == resident.gpus, affinities == NOBODY):
+        if liked.any():
+            nodes = nodes[liked]
+            break
+    return whole_home(resident.job.spec, resident.width, _least_loaded(homes, nodes))
+
+
+def _least_loaded(homes: GandivaNodes, nodes: NDArray[np.intp]) -> int:
+    """Of `nodes`, ascending, the first with the least load."""
+    return int(nodes[homes.loads()[nodes].argmin()])
 
 
 def spread_home(
@@ -341,20 +398,21 @@ def spread_home(
 ) -> tuple[Share, ...] | None:
     """A home on several nodes: the emptiest first, as many tasks on each as it takes."""
     spec = resident.job.spec
-    able = sorted(homes.able(spec), key=lambda node: (homes.load(node), node))
-    room = {node: homes.room(node, height) for node in able}
+    able = homes.able(spec).nonzero()[0]
+    nodes = able[homes.loads()[able].argsort(kind="stable")]
+    rooms = homes.rooms(height)[:, nodes]
     shares: list[Share] = []
     for role, count in enumerate(counts_of(spec, resident.width)):
-        left = count
         need = task_need(spec.roles[role])
-        for node in able:
-            tasks = min(_tasks(room[node], need), left) if resident.may_use(node, role) else 0
-            if tasks:
-                shares.append(Share(node, tasks, role))
-                left -= tasks
-                room[node] = [r - n * tasks for r, n in zip(room[node], need, strict=True)]
-        if left:
+        fit = tasks_by_node(rooms, need)
+        mask = resident.masks[role] if resident.masks else None
+        if mask is not None:
+            fit[~mask[nodes]] = 0
+        if fit.sum() < count:
             return None
+        given = np.diff(np.minimum(fit.cumsum(), count), prepend=0)
+        shares += [Share(int(nodes[at]), int(given[at]), role) for at in given.nonzero()[0]]
+        rooms -= np.array(need, dtype=np.int64)[:, np.newaxis] * given
     return tuple(shares)
 
 
@@ -362,12 +420,9 @@ def crowded_home(
     homes: GandivaNodes, resident: GandivaJob, height: float, *, any_affinity: bool
 ) -> tuple[Share, ...] | None:
     """A home whose residents take turns: on nodes of its affinity, or on any; least loaded."""
-    spec, width = resident.job.spec, resident.width
-    able = [
-        (homes.load(node), node)
-        for node in homes.together(resident, height)
-        if any_affinity or homes.affinity[node] == resident.gpus
-    ]
-    if able:
-        return whole_home(spec, width, min(able)[1])
+    nodes = homes.together(resident, height)
+    if not any_affinity:
+        nodes = nodes[homes.affinities[nodes] == resident.gpus]
+    if nodes.size:
+        return whole_home(resident.job.spec, resident.width, _least_loaded(homes, nodes))
     return spread_home(homes, resident, height) if any_affinity else None

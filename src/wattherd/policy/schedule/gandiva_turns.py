@@ -47,9 +47,13 @@ class GandivaTurns:
 
     def give(self, residents: Iterable[GandivaJob], *, new_slice: bool) -> None:
         """Stop those whose turn is over, start those whose turn it is."""
-        units = [_unit(one) for one in residents if one.home and _leads(one)]
+        asking, left = residents, dict[int, Need]()
+        if not (new_slice or self.homes.resized):
+            asking, left = self._asking()
+        self.homes.touched, self.homes.resized = set(), False
+        units = [_unit(one) for one in asking if one.home and _leads(one)]
         units.sort(key=lambda unit: self._key(unit, new_slice=new_slice))
-        chosen, others = self._choose(units)
+        chosen, others = self._choose(units, left)
         for unit in others:
             for one in unit:
                 self.suspend(one)
@@ -58,20 +62,45 @@ class GandivaTurns:
             self._shrink_around(unit)
         for unit in waiting:
             self._start_unit(unit, chosen if new_slice else [])
+            for one in unit:
+                if not one.running:
+                    self.homes.touched.update(one.needs)
+
+    def _asking(self) -> tuple[Iterable[GandivaJob], dict[int, Need]]:
+        """Who may get a turn within a slice, and what those who run leave of their nodes.
+
+        Who runs goes on, and fits. So a turn can be another one only on nodes where somebody came
+        or left, or was refused what was free.
+        """
+        on = self.homes.on
+        asking = {
+            name: one
+            for node in self.homes.touched
+            for name, one in on[node].items()
+            if not all(partner.running for partner in _unit(one))
+        }
+        left: dict[int, Need] = {}
+        for node in {node for one in asking.values() for node in one.needs}:
+            left[node] = self.homes.capacity[node]
+            for name, one in on[node].items():
+                if name not in asking and one.running:
+                    left[node] = _less(left[node], one.needs[node], follows=not _leads(one))
+        return asking.values(), left
 
     def _key(self, unit: list[GandivaJob], *, new_slice: bool) -> tuple[bool, float, int]:
         # A run that has not begun to work keeps its turn: were starts as long as slices, runs
         # would be stopped for each other for ever, and none would get anywhere.
-        begins = any(one.running and one.job.starting for one in unit)
-        runs = begins or (not new_slice and any(one.running for one in unit))
+        runs = any(one.running and (not new_slice or one.job.starting) for one in unit)
         served_s = min(one.service_s(self.now_s) for one in unit)
         return not runs, served_s, unit[0].job.number
 
     def _choose(
-        self, units: list[list[GandivaJob]]
+        self, units: list[list[GandivaJob]], left: dict[int, Need]
     ) -> tuple[list[list[GandivaJob]], list[list[GandivaJob]]]:
-        """Units that fit side by side, first ones first, and the others."""
-        left: dict[int, Need] = {}
+        """Units that fit side by side in what is `left`, first ones first, and the others.
+
+        Of nodes that `left` does not name all is left.
+        """
         chosen, others = [], []
         for unit in units:
             rest = self._rest(unit, left)
@@ -86,14 +115,10 @@ class GandivaTurns:
         """What a unit would leave on its nodes, None if it does not fit."""
         rest: dict[int, Need] = {}
         for position, one in enumerate(unit):
-            for node, (gpus, cpu_milli, memory_mib) in one.needs.items():
+            for node, need in one.needs.items():
                 have = rest.get(node) or left.get(node) or self.homes.capacity[node]
-                after = (
-                    have[0] - (0 if position else gpus),
-                    have[1] - cpu_milli,
-                    have[2] - memory_mib,
-                )
-                if min(after) < 0:
+                after = _less(have, need, follows=position > 0)
+                if after[0] < 0 or after[1] < 0 or after[2] < 0:
                     return None
                 rest[node] = after
         return rest
@@ -144,10 +169,12 @@ class GandivaTurns:
     ) -> bool:
         if self._begin(resident, shares):
             return True
-        victims = [one for unit in chosen for one in unit if one.running]
         served_s = resident.service_s(self.now_s)
-        while victims and victims[-1].service_s(self.now_s) > served_s and self._lacks_watts:
-            self.suspend(victims.pop())
+        for victim in (one for unit in reversed(chosen) for one in reversed(unit) if one.running):
+            if not self._lacks_watts or victim.service_s(self.now_s) <= served_s:
+                return False
+            self.suspend(victim)
+            self.homes.touched.update(victim.needs)
             if self._begin(resident, shares):
                 return True
         return False
@@ -229,6 +256,11 @@ class GandivaTurns:
             if one.node == node
             for gpu in one.gpus
         }
+
+
+def _less(have: Need, need: Need, *, follows: bool) -> Need:
+    """What is left without what a resident takes; who follows a partner uses that one's GPU."""
+    return have[0] - (0 if follows else need[0]), have[1] - need[1], have[2] - need[2]
 
 
 def _leads(resident: GandivaJob) -> bool:
