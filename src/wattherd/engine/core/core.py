@@ -57,7 +57,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import filterfalse
 from typing import Any
 
 from wattherd.engine.core.capacity import Book, Drained, DrainedDevices, NodeSleep, Place
@@ -497,6 +496,7 @@ class Core:
         for allocation in job.allocations:
             if not rest or allocation not in rest:
                 self.held.release(allocation)
+                self.plan.starting.freed(allocation.node)
         job.settle(self.now_s, rest)
         self.watts.note(job)
         self.watts.demands.forget(job.id)
@@ -736,10 +736,10 @@ class Core:
         # Oldest plan first. A job whose devices are free may pass one that still waits for its own;
         # it takes nothing from it, since devices are planned for one of them only. Watts it may
         # take: they go to who can use them now. But before all, what was found at work is booked.
-        for job_id in (*filter(is_there, starting), *filterfalse(is_there, starting)):
+        for job_id in sorted(starting.due(), key=lambda one: not is_there(one)):
             job = self.jobs[job_id]
             if job.state is State.QUEUED and self._take(job):
-                del starting[job_id]
+                starting.drop(job_id)
                 self._start(job)
                 if is_there(job_id):  # and may be too much: then the next plan stops somebody
                     self._timer.ask_for_instant()
@@ -754,9 +754,11 @@ class Core:
         """Take what a job is planned to have, if all of it is there: nodes, watts, devices."""
         if self.config.is_there(job.id):
             return self.held.place_all(job.wanted)
-        # Devices first: to look whether they are free is cheap, and most that wait here wait for
-        # those of others. What one lacks alone is enough to know; `place_all` sees them together.
-        possible = self.rest.ready(job) and all(map(self.held.fits, job.wanted))
+        # Devices first: most that wait here wait for those of others. What one lacks alone is
+        # enough to know; `place_all` sees them together.
+        if self.plan.starting.lacks(job, self.held):
+            return False
+        possible = self.rest.ready(job)
         if possible and self.watts.limited:
             possible = self.watts.fits(job, job.wanted)
         if possible and self.power.rises.limits:

@@ -41,6 +41,10 @@ def validate(core: Core) -> None:
         _check_job(core, job)
     _check_arrays(core)
     _check_roster(core)
+    # Who is not looked at, since it lacks a device, must lack one: else it would wait for ever.
+    for job_id in core.plan.starting.looked_past():
+        if all(map(core.held.fits, core.jobs[job_id].wanted)):
+            raise Bug(f"{job_id} could start and is not looked at")
     # I4: a job is live or finished. In both it would be started again by news of its end.
     both = core.jobs.keys() & core.finished.keys()
     if both:

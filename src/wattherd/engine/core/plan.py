@@ -142,6 +142,73 @@ class PlanTimer:
 # --- What a plan holds, and how it is carried out ------------------------------------------------
 
 
+# After every event somebody may start, and nearly always nobody can: a thousand jobs wait for
+# devices of others, and one other has ended. So who was found to lack a device is looked at again
+# when something comes free on that node, and not before.
+class StartingJobs:
+    """Jobs with a plan that wait for their devices to be given back, oldest plan first."""
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._places: dict[str, int] = {}
+        """By job, its place in the line."""
+        self._next = 0
+        self._due: dict[str, None] = {}
+        """Those that may be able to start."""
+        self._lacking: dict[int, dict[str, None]] = {}
+        """The others, by the node that they lack something of."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them."""
+        return iter(self._places)
+
+    # A job that is planned anew keeps its place in the line: else a job whose plan changes with
+    # every event would never be first for devices that come free.
+    def put(self, job_id: str) -> None:
+        """A job has a plan, or another one than it had."""
+        if job_id not in self._places:
+            self._places[job_id] = self._next
+            self._next += 1
+        self._due[job_id] = None
+
+    def drop(self, job_id: str) -> None:
+        """A job waits no longer."""
+        self._places.pop(job_id, None)
+        self._due.pop(job_id, None)
+
+    def lacks(self, job: JobRecord, held: Book) -> bool:
+        """Whether not all that a job is to have is free; then it is looked past for now."""
+        for allocation in job.wanted:
+            if not held.fits(allocation):
+                self.look_past(job.id, allocation.node)
+                return True
+        return False
+
+    def look_past(self, job_id: str, node: int) -> None:
+        """A job lacks something of a node: it cannot start before something comes free there."""
+        self._due.pop(job_id, None)
+        self._lacking.setdefault(node, {})[job_id] = None
+
+    def freed(self, node: int) -> None:
+        """Something came free on a node."""
+        # Who has left the line meanwhile, or was given another plan, is still named here.
+        for job_id in self._lacking.pop(node, ()):
+            if job_id in self._places:
+                self._due[job_id] = None
+
+    def due(self) -> list[str]:
+        """Those that may be able to start, oldest plan first."""
+        return sorted(self._due, key=self._places.__getitem__)
+
+    def looked_past(self) -> Iterator[str]:
+        """Those that are not looked at before something comes free."""
+        return (job_id for job_id in self._places if job_id not in self._due)
+
+
 # What stands between a planner's wish and the world. The books say what the plan gives; this says
 # what is still to be done about it: runs to be stopped, jobs to be started once devices are free,
 # stops that a ramp holds up. Nothing here asks whether a plan is good.
@@ -158,11 +225,7 @@ class Plan:
         # many.
         self._late_stops: dict[str, StopReason] = {}
         """Jobs that a plan stops, and that wait for a ramp: why."""
-        # A dict for its order, and because a job that is planned anew keeps its place in the line:
-        # else a job whose plan changes with every event would never be first for devices that come
-        # free.
-        self.starting: dict[str, None] = {}
-        """Jobs with a plan that wait for their devices to be given back, oldest plan first."""
+        self.starting = StartingJobs()
 
     def changed(self, job: JobRecord) -> None:
         """Remember that a job's orders, and whether planners may use it, are to be seen to."""
@@ -183,7 +246,7 @@ class Plan:
             self.planned.release(allocation)
         job.wanted = ()
         self._watts.plan(job)
-        self.starting.pop(job.id, None)
+        self.starting.drop(job.id)
         self._touched[job.id] = None
         self.roster.unplanned(job)
 
@@ -244,7 +307,7 @@ class Plan:
                 beyond.append(job)
                 continue
             job.reason = job.aside or draft.reasons.get(job_id, job.reason)
-            self.starting.pop(job_id, None)
+            self.starting.drop(job_id)
         return beyond
 
     def _carry_out(
@@ -257,9 +320,9 @@ class Plan:
         # Compared by value: the same devices given again are the same plan, though a new proposal.
         stays = runs and wanted == job.allocations
         if wanted and not stays:
-            self.starting.setdefault(job.id, None)
+            self.starting.put(job.id)
         else:
-            self.starting.pop(job.id, None)
+            self.starting.drop(job.id)
         if runs and not stays:
             # A run cannot change its devices: to move or to resize it is to stop and start it.
             late = self._late_stops.pop(job.id, StopReason.PREEMPTED_FOR_PRIORITY)
