@@ -20,7 +20,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import NodeSpec
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.eligibility import KnowsEligibility, inside
+from wattherd.policy.eligibility import KnowsEligibility, eligibility_key, inside
 
 Ints = NDArray[np.int64]
 MANY = 1_000_000
@@ -80,6 +80,7 @@ class GangShapes:
         """With the specification they are of, which may be edited while a job waits."""
         self._needs: dict[str, int] = {}
         self._kin: dict[str, int] = {}
+        self._where: dict[str, tuple[bytes, ...]] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._count = 0
 
@@ -89,6 +90,7 @@ class GangShapes:
         if known is None or known[0] is not job.spec:
             self._needs.pop(job.id, None)
             self._kin.pop(job.id, None)
+            self._where.pop(job.id, None)
             known = self._known[job.id] = (job.spec, shapes(job.spec))
         return known[1]
 
@@ -98,6 +100,14 @@ class GangShapes:
         found = self._needs.get(job.id)
         if found is None:
             found = self._needs[job.id] = self._number(tuple(map(_need_of, own)))
+        return found
+
+    def where(self, job: JobView, view: KnowsEligibility) -> tuple[bytes, ...]:
+        """Which nodes a job may use, as `eligibility_key`, worked out once."""
+        self[job]  # forgets what was known of the job before it was edited
+        found = self._where.get(job.id)
+        if found is None:
+            found = self._where[job.id] = eligibility_key(view, job.spec)
         return found
 
     def kin(self, job: JobView, now_s: float) -> tuple[int, bool] | None:
@@ -125,7 +135,8 @@ class GangShapes:
         """Forget jobs that are gone."""
         if len(self._known) > len(live):
             for gone in [job_id for job_id in self._known if job_id not in live]:
-                for known in (self._known, self._needs, self._kin):
+                self._known.pop(gone)
+                for known in (self._needs, self._kin, self._where):
                     known.pop(gone, None)
         if len(self._numbers) > 2 * len(live) + KINDS:
             self._numbers = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
 from wattherd.model.allocation import Allocation
+from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.queue.drf import Vector, dominant_share
 
@@ -57,6 +58,8 @@ def _gpu_share(held: Vector, capacity: Vector) -> float:
 
 GPU = 2
 """Position of GPUs in vectors (milli-vCPU, MiB, milli-GPU)."""
+KEPT_AMOUNTS = 1000
+"""Amounts of jobs that run no longer, which are kept until there are more."""
 ORDERS: Mapping[str, LeafOrder] = {
     "fifo": LeafOrder(_fifo),
     "fair": LeafOrder(_fifo, _gpu_share),
@@ -116,14 +119,53 @@ class HeldAmounts:
                 del self._sums[mine[1]]
 
 
+_Amount = tuple[Sequence[Allocation], JobSpec, tuple[str, str], Vector]
+"""Of a job: place and specification, told by identity; queue and user; GPUs and resources."""
+
+
+class RunningAmounts:
+    """What running jobs hold, worked out once for each place that they are given."""
+
+    def __init__(self) -> None:
+        """Nobody runs."""
+        self._known: dict[str, _Amount] = {}
+
+    def of(self, running: Sequence[JobView]) -> dict[tuple[str, str], list[float]]:
+        """What users hold in each queue that jobs name: GPUs, and all resources after that."""
+        held: dict[tuple[str, str], list[float]] = {}
+        for job in running:
+            known = self._known.get(job.id)
+            if known is None or known[0] is not job.wanted or known[1] is not job.spec:
+                known = self._known[job.id] = self._look(job)
+            amount, sums = known[3], held.get(known[2])
+            if sums is None:
+                held[known[2]] = list(amount)
+                continue
+            for column, more in enumerate(amount):
+                sums[column] += more
+        if len(self._known) > 2 * len(running) + KEPT_AMOUNTS:
+            there = {job.id for job in running}
+            self._known = {name: one for name, one in self._known.items() if name in there}
+        return held
+
+    def _look(self, job: JobView) -> _Amount:
+        amount = sum(len(one.gpus) for one in job.wanted), *vector_of(job.wanted)
+        return job.wanted, job.spec, (job.spec.queue, job.spec.user), amount
+
+
 def capacity_of(view: View) -> Vector:
-    """What all usable nodes have: milli-vCPU, MiB, milli-GPU."""
-    nodes = [node for node, usable in zip(view.nodes(), view.usable(), strict=True) if usable]
-    return (
-        sum(node.cpu_milli for node in nodes),
-        sum(node.memory_mib for node in nodes),
-        sum(node.gpu_milli for node in nodes),
-    )
+    """What all usable nodes have: milli-vCPU, MiB, milli-GPU; added up when these change."""
+    usable = view.usable()
+    known: tuple[bytes, Vector] | None = view.memory.get("capacity of nodes")
+    if known is None or known[0] != usable.tobytes():
+        nodes = [node for node, able in zip(view.nodes(), usable, strict=True) if able]
+        sums = (
+            sum(node.cpu_milli for node in nodes),
+            sum(node.memory_mib for node in nodes),
+            sum(node.gpu_milli for node in nodes),
+        )
+        known = view.memory["capacity of nodes"] = usable.tobytes(), sums
+    return known[1]
 
 
 class LeafLine:

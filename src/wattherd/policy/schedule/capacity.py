@@ -28,19 +28,16 @@ from dataclasses import dataclass, field, replace
 from wattherd.model.allocation import Allocation
 from wattherd.model.reason import Reason, StopReason
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.capacity import (
-    NOTHING,
     FadingUse,
     Usage,
     ideal,
     next_leaf,
     over_served,
 )
-from wattherd.policy.queue.drf import Vector
 from wattherd.policy.queue.fair_share import FairClaim, FairShares, LeafHead, borrowed, fair_stops
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
-from wattherd.policy.queue.order import LeafLine, capacity_of, vector_of
+from wattherd.policy.queue.order import LeafLine, RunningAmounts, capacity_of, vector_of
 from wattherd.policy.queue.preemption import MayStop, Stoppable
 from wattherd.policy.queue.queue_reasons import (
     Victim,
@@ -72,8 +69,6 @@ from wattherd.units import counted
 
 Alike = tuple[object, ...]
 Held = tuple[Allocation, ...]
-KEPT_AMOUNTS = 1000
-"""Amounts of jobs that are gone, which are kept until there are more."""
 NEXT_STEP_S = 1.0
 """Between a stop and the notice to the next, where a gang is owed more than one step gives back."""
 
@@ -103,10 +98,7 @@ class _Memory:
     shapes: GangShapes = field(default_factory=GangShapes)
     made: int = 0
     """Holds made so far."""
-    amounts: dict[str, tuple[tuple[Allocation, ...], tuple[int, Vector]]] = field(
-        default_factory=dict
-    )
-    """What running jobs hold: as allocations, and their GPUs and resources."""
+    amounts: RunningAmounts = field(default_factory=RunningAmounts)
     lately: FadingUse = field(default_factory=FadingUse)
 
 
@@ -135,6 +127,8 @@ class _Cycle:
         """Jobs that were not tried for that."""
         self.hopeless: dict[Alike, Reason] = {}
         """Why such jobs found no room."""
+        self.hopeless_kinds: dict[Alike, Reason] = {}
+        """The same of kinds of jobs in a queue, whoever's they are."""
         self.refused: dict[tuple[object, ...], Reason] = {}
         """Why the guard refused such jobs the room that they found."""
         self.led: dict[str, str] = {}
@@ -176,28 +170,17 @@ class _Cycle:
     # Who holds and who waits ----------------------------------------------------------------------
 
     def _sort(self) -> None:
-        # Summed by leaf and user before the books of all queues above are written: most plans see
-        # many jobs that run as they did, of few users.
-        held: dict[tuple[str, str], int] = {}
-        vectors: dict[tuple[str, str], list[float]] = {}
+        running = []
         for job in self.jobs.values():
-            if not job.wanted:
+            if job.wanted:
+                running.append(job)
+            else:
                 self._line_up(job, self.tree.leaf(job.spec.queue))
-                continue
-            gpus, vector = self._amount(job)
-            place = self.tree.leaf(job.spec.queue)
-            if place is None:
-                continue
-            key = place.queue.name, job.spec.user
-            held[key] = held.get(key, 0) + gpus
-            sums = vectors.get(key)
-            if sums is None:
-                sums = vectors[key] = list(NOTHING)
-            for column, more in enumerate(vector):
-                sums[column] += more
-        for (name, user), gpus in held.items():
-            self.usage.add(self.tree[name], user, gpus, vectors[name, user])
-        self._forget_amounts()
+        # Summed before the books of all queues above are written: there are few users.
+        for (queue, user), (gpus, *vector) in self.memory.amounts.of(running).items():
+            place = self.tree.leaf(queue)
+            if place is not None:
+                self.usage.add(place, user, int(gpus), vector)
         used = None if self.balanced else self.usage.queues
         self.ideals = ideal(
             self.tree,
@@ -207,22 +190,6 @@ class _Cycle:
             held=self.usage.queues,
             lately=self.lately.gpus,
         )
-
-    def _amount(self, job: JobView) -> tuple[int, Vector]:
-        """GPUs and all resources of a running job, worked out once for each place."""
-        known = self.memory.amounts.get(job.id)
-        if known is not None and known[0] is job.wanted:
-            return known[1]
-        amount = gpus_of(job), vector_of(job.wanted)
-        self.memory.amounts[job.id] = job.wanted, amount
-        return amount
-
-    def _forget_amounts(self) -> None:
-        """Drop what was worked out of jobs that are gone."""
-        amounts = self.memory.amounts
-        if len(amounts) > 2 * len(self.jobs) + KEPT_AMOUNTS:
-            for gone in [job_id for job_id in amounts if job_id not in self.jobs]:
-                del amounts[gone]
 
     def _line_up(self, job: JobView, place: QueuePlace | None) -> None:
         """Into the line of its leaf, unless that is unknown or stopped."""
@@ -300,6 +267,7 @@ class _Cycle:
             for name, jobs in self.waiting.items()
         }
         self.blocked, self.hopeless, self.refused, self.led = {}, {}, {}, {}
+        self.hopeless_kinds = {}
         self.at_limit = set()
         self.limited, started = False, False
         self.kept.begin()
@@ -369,12 +337,13 @@ class _Cycle:
         """Equal for jobs without a hold that fare alike until something is started or held."""
         needs = self.memory.shapes.needs(job)
         whose = job.spec.queue, job.spec.user
-        return *whose, needs, self.kept.changes, *eligibility_key(self.view, job.spec)
+        where = self.memory.shapes.where(job, self.view)
+        return *whose, needs, self.kept.changes, *where
 
     def _kin(self, job: JobView) -> tuple[object, ...]:
         """The same for jobs that the guard refuses alike."""
         kin = self.memory.shapes.kin(job, self.view.now_s)
-        return kin, self.kept.changes, *eligibility_key(self.view, job.spec)
+        return kin, self.kept.changes, *self.memory.shapes.where(job, self.view)
 
     def _over_limit(self, job: JobView, place: QueuePlace, active: int) -> Reason | None:
         """Why the user may hold no more of this leaf, or None."""
@@ -386,6 +355,13 @@ class _Cycle:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
         refusal, guarded, old = None, False, self.memory.holds.get(job.id)
         alike = self._alike(job)
+        # Others of the queue fare as this one does, where no limit of a user is in the way.
+        of_queue = job.spec.queue, *alike[2:]
+        known = self.hopeless_kinds.get(of_queue) if old is None else None
+        if known is not None:
+            self.draft.wait(job, known)
+            self.hopeless[alike] = known
+            return False
         self.kept.drop(job.id)
         for shape in self.memory.shapes[job]:
             refusal = self._over_maximum(place, shape.gpus)
@@ -405,7 +381,8 @@ class _Cycle:
         self.draft.wait(job, refusal)
         if not guarded:
             self._hold_for(job, place, shape, old)
-            self.hopeless[alike] = refusal  # of no use if a hold was given up or confirmed
+            # Of no use if a hold was given up or confirmed.
+            self.hopeless[alike] = self.hopeless_kinds[of_queue] = refusal
         elif old is None and (kin := self._kin(job))[0] is not None:
             self.refused[kin] = refusal
         return False
@@ -434,7 +411,7 @@ class _Cycle:
         self.room.take(job.spec, shares)
         self.starts += 1
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
-        self.hopeless, self.refused = {}, {}
+        self.hopeless, self.hopeless_kinds, self.refused = {}, {}, {}
         del self.waiting[place.queue.name][job.id]
 
     # Room and holds -------------------------------------------------------------------------------

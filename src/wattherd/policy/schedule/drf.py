@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
-from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.queue.drf import Vector, dominant_share
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangShape, GangShapes
 from wattherd.policy.queue.order import HeldAmounts, capacity_of, vector_of
@@ -171,7 +170,7 @@ class _Cycle:
 
     def _like(self, job: JobView) -> _Like:
         needs = self.shapes.needs(job)
-        return self.owner(job), needs, *eligibility_key(self.view, job.spec)
+        return self.owner(job), needs, *self.shapes.where(job, self.view)
 
     def _refused_alike(self, job: JobView) -> Reason | None:
         """What the guard said of one like it, that may do without asking again."""
@@ -180,7 +179,7 @@ class _Cycle:
     def _kin(self, job: JobView) -> object:
         """Equal for jobs that the guard refuses alike; None: this one has reasons of its own."""
         kin = self.shapes.kin(job, self.view.now_s)
-        return None if kin is None else (kin, *eligibility_key(self.view, job.spec))
+        return None if kin is None else (kin, *self.shapes.where(job, self.view))
 
     def _start(self, job: JobView, shares: Sequence[Share]) -> bool:
         self.calm = False
