@@ -1,7 +1,7 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
     python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [growth]
-        [ours] [ours-philly] [cycles] [memory]
+        [ours] [budgeted] [ours-philly] [cycles] [memory]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
 are found by WATTHERD_DATA; what needs an absent one is left out and said so.
@@ -17,7 +17,7 @@ import math
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,19 +183,34 @@ BUDGET_PART = 0.6
 def ours() -> Iterator[Row]:
     """Our planner where jobs and nodes grow together, at load 2, without and with a budget."""
     for part in (None, BUDGET_PART):
-        times: list[float] = []
-        for count, nodes in OURS:
-            cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
-            given = SchedulerContext(jobs=overload(count, nodes), cluster=cluster)
-            most_w = nodes * 8 * GPUS["V100M16"].max_w
-            budget = () if part is None else ((0.0, part * most_w),)
-            setting = ComparisonSetup(preset=preset("none"), given=given, budget=budget)
-            times.append(float(simulate(setting, "wattherd").row["cpu_s"]))  # type: ignore[arg-type]
-        exponent = math.log(times[-1] / times[0]) / math.log(OURS[-1][0] / OURS[0][0])
-        told = " / ".join(f"{one:.1f}" for one in times) + f" s, exponent {exponent:.2f}"
-        sizes = " / ".join(f"{count:,}" for count, _ in OURS)
-        shown = "no budget" if part is None else f"{part:.0%} of all watts"
-        yield f"load 2, a node for 10 of {sizes} jobs, wattherd, {shown}", told, "<= 30 s, 1.2"
+        yield _together("wattherd", OURS, part)
+
+
+BUDGETED = (("gandiva", "capacity", "drf", "wattherd"), ((600, 60), (1_250, 125), (2_500, 250)))
+
+
+def budgeted() -> Iterator[Row]:
+    """Planners where jobs and nodes grow together, at load 2 with a budget."""
+    policies, sizes = BUDGETED
+    for policy in policies:
+        yield _together(policy, sizes, BUDGET_PART)
+
+
+def _together(policy: str, sizes: Sequence[tuple[int, int]], part: float | None) -> Row:
+    """What so many jobs on so many nodes cost, and the exponent between the first and the last."""
+    times: list[float] = []
+    for count, nodes in sizes:
+        cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
+        given = SchedulerContext(jobs=overload(count, nodes), cluster=cluster)
+        most_w = nodes * 8 * GPUS["V100M16"].max_w
+        budget = () if part is None else ((0.0, part * most_w),)
+        setting = ComparisonSetup(preset=preset("none"), given=given, budget=budget)
+        times.append(float(simulate(setting, policy).row["cpu_s"]))  # type: ignore[arg-type]
+    exponent = math.log(times[-1] / times[0]) / math.log(sizes[-1][0] / sizes[0][0])
+    told = " / ".join(f"{one:.1f}" for one in times) + f" s, exponent {exponent:.2f}"
+    shown = " / ".join(f"{count:,}" for count, _ in sizes)
+    watts = "no budget" if part is None else f"{part:.0%} of all watts"
+    return f"load 2, a node for 10 of {shown} jobs, {policy}, {watts}", told, "<= 30 s, 1.2"
 
 
 def ours_philly() -> Iterator[Row]:
@@ -313,6 +328,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "arrival": arrival,
     "growth": growth,
     "ours": ours,
+    "budgeted": budgeted,
     "ours-philly": ours_philly,
     "cycles": cycles,
     "memory": memory,
