@@ -271,3 +271,64 @@ def test_everything_can_be_undone_exactly(
             assert got is None or isinstance(got, Granted)
     hive.journal.undo(mark)
     assert everything(hive) == before
+
+
+# --- around the GPUs of others -------------------------------------------------------------------
+
+
+class Crowded(Walk):
+    """Others come and go, on GPUs that nobody has."""
+
+    def step(self) -> None:
+        if self.rng.random() < 0.1:
+            idle = [gpu for gpu, user in enumerate(self.hive.users) if user is None]
+            count = min(len(idle), int(self.rng.integers(12)))
+            self.hive.set_foreign({int(gpu) for gpu in self.rng.choice(idle, count, replace=False)})
+        else:
+            super().step()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_is_put_on_a_gpu_of_others_and_promises_stay(seed: int) -> None:
+    hive = Hive(CHAIN, SHARES)
+    empty = free_lists(hive)
+    walk = Crowded(hive, seed)
+    for number in range(1_000):
+        walk.step()
+        assert all(hive.users[gpu] is None for gpu in hive.physical.foreign)
+        check_safety(hive)
+        if number % 50 == 0:
+            validate(hive)
+    assert min(walk.granted, walk.denied, walk.lent, walk.evicted) > 10
+    for job in list(hive.jobs):
+        hive.release(job)
+    for node in list(hive.physical.bad):
+        hive.set_health(node, healthy=True)
+    hive.set_foreign(())
+    validate(hive)
+    assert free_lists(hive) == empty
+
+
+@given(
+    nodes=st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    width=st.integers(1, 4),
+    count=st.integers(1, 8),
+    data=st.data(),
+)
+def test_a_gang_finds_what_others_leave_of_its_nodes(
+    nodes: list[int], width: int, count: int, data: st.DataObject
+) -> None:
+    """All nodes of four GPUs are one tenant's; of each so many are not others'."""
+    chain = Chain(name="c", levels=("gpu", "node"), fanout=(4,), node_level=1,
+                  nodes=tuple(range(len(nodes))))  # fmt: skip
+    hive = Hive(chain, {"red": {"node": len(nodes)}})
+    others: set[int] = set()
+    for node, left in enumerate(nodes):
+        inside = data.draw(st.permutations(range(4)))[left:]
+        others |= {4 * node + gpu for gpu in inside}
+    hive.set_foreign(others)
+    granted = hive.place("gang", "red", (width,) * count)
+    assert (granted is not None) == (sum(left // width for left in nodes) >= count)
+    if granted is not None:
+        assert not others & {gpu for task in granted.tasks for gpu in task}
+    validate(hive)

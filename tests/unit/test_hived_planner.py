@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wattherd.errors import UserError
 from wattherd.model.command import RejectJob, StartJob
-from wattherd.model.event import NodeLost, NodeReturned, QueueStopped
+from wattherd.model.event import (
+    DeviceDrained,
+    DeviceReturned,
+    NodeLost,
+    NodeReturned,
+    QueueStopped,
+)
 from wattherd.model.job import JobSpec, TaskRole
 from wattherd.model.reason import ReasonCode
 from wattherd.model.topology import chains_of
@@ -136,6 +144,20 @@ def test_a_lost_node_is_bound_around_and_used_again_when_it_is_back() -> None:
     assert list(away.running()) == ["b"]
     assert away.why("a").endswith("has no cells free for it; 1 node lost)")
     assert story(jobs, events=events, until_s=40.0).running() == {"a": 4, "b": 4}
+
+
+def test_a_drained_gpu_is_in_no_cell_until_it_is_back() -> None:
+    """Two nodes of four GPUs, each with one out: three jobs of `a` run, and `b` needs a node."""
+    jobs = [timed(f"a{n}", 1, queue="a", at_s=5.0) for n in range(4)]
+    jobs += [timed("b", 4, queue="b", at_s=5.0)]
+    out = DeviceDrained(at_s=1.0, node="n0", gpu=0)
+    events = [out, replace(out, node="n1")]
+    away = story(jobs, events=events, until_s=20.0)
+    assert away.running() == {"a0": 1, "a1": 1, "a2": 1}, "by pairs, of which one has one GPU"
+    assert "2 GPUs of others, or out of use, in no cell: n0 (1), n1 (1)" in away.why("b")
+    back = DeviceReturned(at_s=30.0, node="n1", gpu=0)
+    later = story(jobs, events=[*events, back], until_s=40.0)
+    assert later.running()["b"] == 4
 
 
 def test_tasks_without_gpus_find_room_beside_the_others() -> None:

@@ -290,7 +290,7 @@ class Core:
         if self.table.known(spec.id):
             return  # a repeated message; the first one counts
         never = self.refusal(spec) or circle(spec, self.jobs, self.waits, self.now_s)
-        if never is not None:
+        if never is not None and not self.config.is_there(spec.id):  # which is a fact
             reject = RejectJob(job_id=spec.id, reason=never, detail=never.text())
             self._reaction.commands.append(reject)
             self.table.refuse(spec)

@@ -81,6 +81,10 @@ class PhysicalCells:
         """GPUs of opportunistic jobs in every cell, by level."""
         self.bad: dict[int, None] = {}
         """Bad nodes, by their position in the chain."""
+        self.open = [[chain.sizes[level]] * chain.count(level) for level in levels]
+        """GPUs in every cell, by level, that nobody has who is not known here."""
+        self.foreign: dict[int, None] = {}
+        """GPUs that somebody has who is not known here, or that are out of use."""
 
     def splittable(self) -> list[int]:
         """Cells of each level that may be split, or given away, without breaking a promise."""
@@ -113,14 +117,24 @@ class PhysicalCells:
         for gpu in range(node * size, (node + 1) * size):
             self.count(self.healthy, gpu, 1 if healthy else -1)
 
+    def set_foreign(self, gpu: int, *, foreign: bool) -> None:
+        """A GPU is somebody's who is not known here, or is given back."""
+        if foreign == (gpu in self.foreign):
+            return
+        if foreign:
+            self.journal.put(self.foreign, gpu, None)
+        else:
+            self.journal.remove(self.foreign, gpu)
+        self.count(self.open, gpu, -1 if foreign else 1)
+
     # Buddy allocation -----------------------------------------------------------------------------
 
     def find(self, level: int, usable: Callable[[int], bool], least: int) -> int | None:
         """A free or splittable cell of `level` for a promised one, or None if all are bad.
 
         Lower cells are split before higher ones; a higher one only if no promise needs it. Then
-        the one with fewest guests, then the first. A cell around it needs at least `least` healthy
-        GPUs to be worth a look.
+        the one with fewest guests, of these the one with most GPUs of others, then the first. A
+        cell around it needs at least `least` healthy GPUs to be worth a look.
         """
         spare = self.splittable()
         for high in range(level, self.chain.top + 1):
@@ -133,7 +147,8 @@ class PhysicalCells:
         return None
 
     def _by_guests(self, level: int, indices: Any) -> list[int]:
-        return sorted(indices, key=lambda index: (self.guests[level][index], index))
+        guests, opened = self.guests[level], self.open[level]
+        return sorted(indices, key=lambda index: (guests[index], opened[index], index))
 
     def _descend(
         self, high: int, index: int, level: int, usable: Callable[[int], bool], least: int

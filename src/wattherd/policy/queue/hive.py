@@ -4,10 +4,13 @@ A guaranteed job is placed on its tenant's virtual cells as if the tenant were a
 other tenant can ever be the reason for waiting. Then the virtual cells in use are bound to
 physical ones, level by level, shunning bad nodes and opportunistic jobs. An opportunistic job
 takes any idle GPU, and leaves when a guaranteed one is bound there.
+
+GPUs may be somebody's who is not known here. Cells are bound around them where that is possible.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -114,6 +117,12 @@ class Hive:
         self.version += healthy != (node not in self.physical.bad)
         self.physical.set_health(node, healthy=healthy)
 
+    def set_foreign(self, gpus: Collection[int]) -> None:
+        """These GPUs of the chain are somebody's who is not known here; no others are."""
+        for gpu in {*gpus, *self.physical.foreign}:
+            self.version += (gpu in gpus) != (gpu in self.physical.foreign)
+            self.physical.set_foreign(gpu, foreign=gpu in gpus)
+
     @contextmanager
     def confined(self, able: Collection[int]) -> Iterator[None]:
         """Nothing is placed but on nodes `able`, by their positions in the chain; then as before.
@@ -150,6 +159,7 @@ class Hive:
         then go on as opportunistic jobs until their GPUs are really needed.
         """
         virtual, asked = self.tenants[tenant], sum(tasks)
+        barred = {*barred, *self._closed(virtual)}
         lower = sum(
             len(held.virtual)
             for held in self.jobs.values()
@@ -159,9 +169,11 @@ class Hive:
             if asked > virtual.idle_gpus + (lower if limit is not None else 0):
                 continue
             caps = {number: self._cap(cell) for number, cell in enumerate(virtual.cells)}
-            shunned = self._bad(virtual)
+            shunned, widths = self._bad(virtual), dict[int, int]()
             while True:
-                terms = GangTerms(limit=limit, caps=caps, shunned=shunned, barred=barred)
+                terms = GangTerms(
+                    limit=limit, caps=caps, shunned=shunned, barred=barred, widths=widths
+                )
                 picks = virtual.place(tasks, terms, self._priority)
                 if picks is None:
                     break
@@ -172,13 +184,18 @@ class Hive:
                     granted = self._grant(job, tenant, picks, priority, lazy=lazy, first=granted[0])
                 if isinstance(granted, Granted):
                     return granted
-                if not self.physical.bad:
+                if not self.physical.bad and not self.physical.foreign:
                     raise Bug(f"no cell for job {job} of {tenant}: a promise was broken")
                 # So many nodes of this cell cannot all be bound to healthy ones: use fewer. Either
-                # a cap falls or a node is shunned, so that this comes to an end.
+                # a cap falls or a node is shunned, so that this comes to an end. Where others have
+                # GPUs, fewer of each node are tried before that.
                 number, nodes = granted
-                if nodes <= caps[number]:
+                width = self._widest(virtual, number, picks)
+                if self.physical.foreign and width > max(tasks):
+                    widths[number] = width - 1
+                elif 0 < nodes <= caps[number]:
                     caps[number] = nodes - 1
+                    widths.pop(number, None)
                 else:
                     shunned = [*shunned, *self._bound_nodes(virtual, number, picks)]
         return None
@@ -186,9 +203,9 @@ class Hive:
     def could_start(self, job: str, tenant: str, tasks: Sequence[int]) -> bool:
         """Whether a gang would start, were no other guaranteed job of its tenant there.
 
-        It always would while all nodes are healthy; nothing changes.
+        It always would while all nodes are healthy and nobody else is there; nothing changes.
         """
-        if not self.physical.bad:
+        if not self.physical.bad and not self.physical.foreign:
             return True
         version, mark = self.version, self.journal.begin()
         for other, held in list(self.jobs.items()):
@@ -219,6 +236,25 @@ class Hive:
             for (level, index), bound in cell.bound.items()
             if level == virtual.unit(cell) and not self._is_healthy(level, bound)
         ]
+
+    def _closed(self, virtual: VirtualCells) -> set[VirtualGpu]:
+        """Idle virtual GPUs behind which there is nothing: bound where others have GPUs."""
+        found: set[VirtualGpu] = set()
+        bound = (
+            (level, number, index, physical)
+            for number, cell in enumerate(virtual.cells)
+            for (level, index), physical in cell.bound.items()
+            if level <= virtual.unit(cell)
+        )
+        # From the smallest cells up: of what they have no room for, none is left for larger ones.
+        for level, number, index, physical in sorted(bound) if self.physical.foreign else ():
+            cell, size = virtual.cells[number], self.chain.sizes[level]
+            left = self.physical.open[level][physical] - cell.used[level][index]
+            inside = range(index * size, (index + 1) * size)
+            idle = [(number, gpu) for gpu in inside if cell.users[gpu] is None]
+            idle = [one for one in idle if one not in found]
+            found.update(idle[max(0, left) :])
+        return found
 
     def _is_healthy(self, level: int, index: int) -> bool:
         return self.physical.healthy[level][index] == self.chain.sizes[level]
@@ -311,6 +347,18 @@ class Hive:
         nodes = {gpu // self.chain.sizes[unit] for gpu in gpus}
         return sum((unit, node) not in cell.bound for node in nodes)
 
+    def _widest(
+        self, virtual: VirtualCells, number: int, picks: Sequence[tuple[VirtualGpu, ...]]
+    ) -> int:
+        """Of the nodes of a virtual cell that are not bound now: most GPUs of `picks` on one."""
+        cell = virtual.cells[number]
+        unit = virtual.unit(cell)
+        size = self.chain.sizes[unit]
+        on = Counter(gpu // size for task in picks for other, gpu in task if other == number)
+        return max(
+            (count for node, count in on.items() if (unit, node) not in cell.bound), default=0
+        )
+
     def _bound_nodes(
         self, virtual: VirtualCells, number: int, picks: Sequence[tuple[VirtualGpu, ...]]
     ) -> list[tuple[int, int]]:
@@ -329,15 +377,18 @@ class Hive:
         pin: tuple[int, int] | None,
     ) -> bool:
         """Bind a virtual cell and all cells within it that `gpus` are in; False if it fails."""
+        opened = self.physical.open[cell.level]
         if (cell.level, 0) not in cell.bound and pin is not None:
-            if self._healthy_nodes(cell.level, pin[1]) < nodes:
+            if self._healthy_nodes(cell.level, pin[1]) < nodes or opened[pin[1]] < len(gpus):
                 return False
             self._tie(cell, cell.level, 0, pin[1])
         elif (cell.level, 0) not in cell.bound:
             unit = min(cell.level, self.chain.node_level)
             found = self.physical.find(
                 cell.level,
-                lambda index: self._healthy_nodes(cell.level, index) >= nodes,
+                lambda index: (
+                    self._healthy_nodes(cell.level, index) >= nodes and opened[index] >= len(gpus)
+                ),
                 nodes * self.chain.sizes[unit],
             )
             if found is None:
@@ -359,17 +410,21 @@ class Hive:
             parts.setdefault(gpu // self.chain.sizes[level - 1], []).append(gpu)
         needs = {child: self._nodes(level - 1, part) for child, part in parts.items()}
         below = self.physical.children(level, cell.bound[level, index])
-        for child in sorted(parts, key=lambda child: (-needs[child], child)):
+        opened = self.physical.open[level - 1]
+        if self.physical.foreign:  # then the widest finds least
+            parts = dict(sorted(parts.items(), key=lambda one: -len(one[1])))
+        for child in sorted(parts, key=lambda one: -needs[one]):
             if (level - 1, child) not in cell.bound:
                 able = [
-                    (self.physical.guests[level - 1][one], one)
+                    (self.physical.guests[level - 1][one], opened[one], one)
                     for one in below
                     if (level - 1, one) not in self.taken
                     and self._healthy_nodes(level - 1, one) >= needs[child]
+                    and opened[one] >= len(parts[child])
                 ]
                 if not able:
                     return False
-                self._tie(cell, level - 1, child, min(able)[1])
+                self._tie(cell, level - 1, child, min(able)[2])
         return all(self._bind_below(cell, level - 1, child, part) for child, part in parts.items())
 
     def _nodes(self, level: int, gpus: Sequence[int]) -> int:
@@ -413,7 +468,11 @@ class Hive:
         """A physical node; those with few guaranteed and many opportunistic users come first."""
         first = node * size
         able = [] if node in self.physical.bad else range(size)
-        open_ = [gpu for gpu in able if self.users[first + gpu] is None]
+        open_ = [
+            gpu
+            for gpu in able
+            if self.users[first + gpu] is None and first + gpu not in self.physical.foreign
+        ]
         guests = self.physical.guests[self.chain.node_level][node]
         return TaskSite((node,), size, open_, rank=(size - len(open_) - guests, -guests))
 

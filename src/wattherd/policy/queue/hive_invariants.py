@@ -33,7 +33,7 @@ def validate(hive: Hive) -> None:
         ("promises are the unbound virtual cells", _promises(hive)),
         ("virtual cells are bound while they are in use", _bindings(hive)),
         ("jobs and GPUs agree", _users(hive)),
-        ("counts of guests and health add up", _counts(hive)),
+        ("counts of guests, health and others add up", _counts(hive)),
     ):
         if not holds:
             raise Bug(f"it does not hold that {name}")
@@ -126,6 +126,9 @@ def _counts(hive: Hive) -> bool:
         for index in range(hive.chain.count(level)):
             inside = range(index * size, (index + 1) * size)
             if hive.physical.guests[level][index] != sum(gpu in guests for gpu in inside):
+                return False
+            others = sum(gpu in hive.physical.foreign for gpu in inside)
+            if hive.physical.open[level][index] != size - others:
                 return False
             if hive.physical.healthy[level][index] != sum(gpu not in bad for gpu in inside):
                 return False

@@ -8,7 +8,7 @@ nodes that went bad shine through.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wattherd.model.topology import Chain
 from wattherd.policy.queue.cells import CellJournal
@@ -36,13 +36,15 @@ class GangTerms:
 
     Users of a priority below `limit` count as gone. `caps` is how many nodes that are not yet
     bound may be used of each virtual cell, `shunned` the bound nodes that are bad, `barred` GPUs
-    that are kept for others.
+    that are kept for others. Of each node that is not yet bound so many GPUs may be used as
+    `widths` has of its cell.
     """
 
     limit: int | None = None
     caps: Mapping[int, int]
     shunned: Collection[tuple[int, int]] = ()
     barred: Collection[VirtualGpu] = ()
+    widths: Mapping[int, int] = field(default_factory=dict)
 
 
 class VirtualCells:
@@ -120,7 +122,8 @@ class VirtualCells:
 
     def _site(self, number: int, index: int, terms: GangTerms, priority_of: PriorityOf) -> TaskSite:
         cell = self.cells[number]
-        size = self.chain.sizes[self.unit(cell)]
+        unit = self.unit(cell)
+        size = self.chain.sizes[unit]
         free, costly = [], []
         for offset in range(size):
             gpu = index * size + offset
@@ -131,4 +134,6 @@ class VirtualCells:
                 free.append(offset)
             elif terms.limit is not None and priority_of(user) < terms.limit:
                 costly.append(offset)
+        if number in terms.widths and (unit, index) not in cell.bound:
+            free = free[: terms.widths[number]]
         return TaskSite((number, index), size, free + costly, frozenset(costly))

@@ -10,6 +10,9 @@ it from starting, nothing is held for it until they are back.
 A job that is eligible on some nodes only is bound around all others, as if they were lost. Cells
 are promised, nodes are not: it waits until its own nodes are free of guaranteed jobs, and roles
 with GPUs need nodes that all of them may use.
+
+GPUs that are out of use, or that jobs have who were not given them here, are in nobody's cells:
+cells are bound around them where that is possible. So a promise holds as far as it is not theirs.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from wattherd.units import counted
 
 _Ahead = tuple[str, str, frozenset[VirtualGpu]]
 """A job that waits first in its virtual cluster, its chain, and the virtual GPUs kept for it."""
+MOST_NAMED = 3
+"""Nodes that a reason names."""
 Shares = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Virtual cluster, chain and level to the number of cells."""
 
@@ -219,6 +224,7 @@ class _Cycle:
             job = self.jobs.get(job_id)
             if job is None or not job.wanted:
                 self._forget(job_id, chain)
+        self._follow_others()
         self.memory.shapes.keep(self.jobs)
         edited = {job.id for job in self.view.left()}  # or gone for good
         for known in (self.memory.never, self.memory.failed):
@@ -227,6 +233,18 @@ class _Cycle:
         for tenant, (job_id, _, _) in list(self.memory.holds.items()):
             if job_id not in self.jobs or self.jobs[job_id].wanted or job_id in edited:
                 del self.memory.holds[tenant]
+
+    def _follow_others(self) -> None:
+        """GPUs that are out of use, and those of jobs that were not given them here."""
+        taken = set(self.view.drained())
+        for job in self.jobs.values():
+            if job.wanted and job.id not in self.memory.where:
+                taken.update((one.node, gpu) for one in job.wanted for gpu in one.gpus)
+        for hive in self.memory.hives.values():
+            if taken or hive.physical.foreign:
+                size, at = hive.chain.sizes[hive.chain.node_level], hive.chain.nodes
+                first = {node: position * size for position, node in enumerate(at)}
+                hive.set_foreign({first[node] + gpu for node, gpu in taken if node in first})
 
     def _forget(self, job_id: str, chain: str) -> None:
         del self.memory.where[job_id]
@@ -353,6 +371,7 @@ class _Cycle:
         idle, whole = sum(one.idle_gpus for one in cells), sum(one.gpus for one in cells)
         bad = sum(len(self.memory.hives[name].physical.bad) for name in names)
         why = f"virtual cluster {tenant!r} has no cells free for it"
+        why += self._those_of_others(names)
         return Reason(
             code=ReasonCode.QUOTA_EXCEEDED,
             since_s=self.view.now_s,
@@ -363,6 +382,21 @@ class _Cycle:
             unblocks=f"{why}; {counted(bad, 'node')} lost" if bad else why,
         )
 
+    def _those_of_others(self, names: Sequence[str]) -> str:
+        """GPUs of these chains that are in nobody's cells, by node."""
+        on: dict[int, int] = {}
+        for hive in (self.memory.hives[name] for name in names):
+            size = hive.chain.sizes[hive.chain.node_level]
+            for gpu in sorted(hive.physical.foreign):
+                node = hive.chain.nodes[gpu // size]
+                on[node] = on.get(node, 0) + 1
+        if not on:
+            return ""
+        nodes = [f"{self.view.nodes()[node].name} ({count})" for node, count in on.items()]
+        more = f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else ""
+        held = f"{counted(sum(on.values()), 'GPU')} of others, or out of use, in no cell"
+        return f"; {held}: {', '.join(nodes[:MOST_NAMED])}{more}"
+
     # Opportunistic jobs ---------------------------------------------------------------------------
 
     def _lend(self, job: JobView) -> None:
@@ -372,7 +406,8 @@ class _Cycle:
         for shape in self.memory.shapes[job]:
             for name in self.planner.chains_for(job.spec):
                 hive = self.memory.hives[name]
-                idle = max(idle, sum(user is None for user in hive.users))
+                free = sum(user is None for user in hive.users)
+                idle = max(idle, free - len(hive.physical.foreign))
                 mark = hive.journal.begin()
                 with self._confined(job, hive):
                     granted = hive.borrow(job.id, job.spec.queue, _tasks(shape))
