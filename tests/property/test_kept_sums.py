@@ -17,7 +17,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import make_request
 from wattherd.policy.queue.gang import FreeRoom, GangHolds
-from wattherd.policy.queue.order import HeldAmounts, vector_of
+from wattherd.policy.queue.order import HeldAmounts, RunningAmounts, vector_of
 from wattherd.policy.schedule import capacity, drf
 from wattherd.testing.timed_world import t4_nodes, timed
 
@@ -54,6 +54,38 @@ def test_amounts_that_are_kept_are_those_counted_anew(
         assert kept.of(running, lambda job: job.owner) == {  # type: ignore[attr-defined]
             owner: tuple(sums) for owner, sums in anew.items()
         }
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    plans=st.lists(
+        st.dictionaries(
+            st.sampled_from("abcdef"),
+            st.tuples(st.integers(0, 4), st.sampled_from("pq"), st.sampled_from("xy")),
+        ),
+        max_size=8,
+    )
+)
+def test_amounts_of_users_that_are_kept_are_those_counted_anew(
+    plans: list[dict[str, tuple[int, str, str]]],
+) -> None:
+    """Jobs come, go, change queues and places; their users are named in the order of jobs."""
+    kept, places = RunningAmounts(), {gpus: held(gpus) for gpus in range(5)}
+    specs = {
+        (queue, user): SimpleNamespace(queue=queue, user=user) for queue in "pq" for user in "xy"
+    }
+    for plan in plans:
+        running: list[Any] = [
+            SimpleNamespace(id=name, wanted=places[gpus], spec=specs[queue, user])
+            for name, (gpus, queue, user) in plan.items()
+        ]
+        anew: dict[tuple[str, str], list[float]] = {}
+        for job in running:
+            sums = anew.setdefault((job.spec.queue, job.spec.user), [0, 0, 0, 0])
+            for column, more in enumerate((len(job.wanted[0].gpus), *vector_of(job.wanted))):
+                sums[column] += more
+        told = kept.of(running)
+        assert [(whose, list(sums)) for whose, sums in told.items()] == list(anew.items())
 
 
 def room_anew(self: Any, place: Any, gpus: int) -> FreeRoom:

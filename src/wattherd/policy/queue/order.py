@@ -58,8 +58,6 @@ def _gpu_share(held: Vector, capacity: Vector) -> float:
 
 GPU = 2
 """Position of GPUs in vectors (milli-vCPU, MiB, milli-GPU)."""
-KEPT_AMOUNTS = 1000
-"""Amounts of jobs that run no longer, which are kept until there are more."""
 ORDERS: Mapping[str, LeafOrder] = {
     "fifo": LeafOrder(_fifo),
     "fair": LeafOrder(_fifo, _gpu_share),
@@ -121,36 +119,52 @@ class HeldAmounts:
 
 _Amount = tuple[Sequence[Allocation], JobSpec, tuple[str, str], Vector]
 """Of a job: place and specification, told by identity; queue and user; GPUs and resources."""
+_NO_AMOUNT = (0, 0, 0, 0)
 
 
 class RunningAmounts:
-    """What running jobs hold, worked out once for each place that they are given."""
+    """What users hold in queues, kept from plan to plan as `HeldAmounts` keeps what owners hold."""
 
     def __init__(self) -> None:
         """Nobody runs."""
         self._known: dict[str, _Amount] = {}
+        self._sums: dict[tuple[str, str], list[float]] = {}
 
-    def of(self, running: Sequence[JobView]) -> dict[tuple[str, str], list[float]]:
-        """What users hold in each queue that jobs name: GPUs, and all resources after that."""
-        held: dict[tuple[str, str], list[float]] = {}
+    def of(self, running: Sequence[JobView]) -> dict[tuple[str, str], Sequence[float]]:
+        """What users hold in each queue that jobs name: GPUs, and all resources after that.
+
+        In the order of the first of their `running` jobs.
+        """
+        known, order = self._known, dict[tuple[str, str], None]()
         for job in running:
-            known = self._known.get(job.id)
-            if known is None or known[0] is not job.wanted or known[1] is not job.spec:
-                known = self._known[job.id] = self._look(job)
-            amount, sums = known[3], held.get(known[2])
-            if sums is None:
-                held[known[2]] = list(amount)
-                continue
-            for column, more in enumerate(amount):
-                sums[column] += more
-        if len(self._known) > 2 * len(running) + KEPT_AMOUNTS:
+            mine = known.get(job.id)
+            if mine is None or mine[0] is not job.wanted or mine[1] is not job.spec:
+                mine = self._look(job)
+            order[mine[2]] = None
+        if len(known) > len(running):
             there = {job.id for job in running}
-            self._known = {name: one for name, one in self._known.items() if name in there}
-        return held
+            for gone in [job_id for job_id in known if job_id not in there]:
+                self._drop(gone)
+        return {whose: self._sums.get(whose, _NO_AMOUNT) for whose in order}
 
     def _look(self, job: JobView) -> _Amount:
+        self._drop(job.id)
+        whose = job.spec.queue, job.spec.user
         amount = sum(len(one.gpus) for one in job.wanted), *vector_of(job.wanted)
-        return job.wanted, job.spec, (job.spec.queue, job.spec.user), amount
+        sums = self._sums.setdefault(whose, list(_NO_AMOUNT))
+        for column, more in enumerate(amount):
+            sums[column] += more
+        found = self._known[job.id] = job.wanted, job.spec, whose, amount
+        return found
+
+    def _drop(self, job_id: str) -> None:
+        mine = self._known.pop(job_id, None)
+        if mine is not None:
+            sums = self._sums.get(mine[2], list(_NO_AMOUNT))
+            for column, less in enumerate(mine[3]):
+                sums[column] -= less
+            if not any(sums):
+                self._sums.pop(mine[2], None)
 
 
 def capacity_of(view: View) -> Vector:

@@ -246,7 +246,7 @@ class _Cycle:
                     continue  # tried just now, and told why it waits; what it holds stays held
                 if self._over_limit(job, place, active) is not None:
                     continue
-                if self._offer(job, place):
+                if self._offer(job, place, self._alike(job)):
                     started = True
                     break
                 self.draft.wait(job, self.blocked[name, job.spec.user])
@@ -303,11 +303,12 @@ class _Cycle:
                 continue
             user = name, job.spec.user
             refusal = self.blocked.get(user)
-            if refusal is None and self._is_hopeless(job):
+            alike = self._alike(job)
+            if refusal is None and self._is_hopeless(job, alike):
                 continue
             refusal = refusal or self._over_limit(job, place, active)
             if refusal is None:
-                if self._offer(job, place):
+                if self._offer(job, place, alike):
                     return True
                 continue
             self.limited, self.blocked[user] = True, refusal
@@ -323,11 +324,11 @@ class _Cycle:
         why = waits_behind(first, job.spec.queue, gpus, self.room, self.view.now_s)
         self.draft.wait(job, why)
 
-    def _is_hopeless(self, job: JobView) -> bool:
+    def _is_hopeless(self, job: JobView, alike: Alike) -> bool:
         """Whether one like it got nothing just now; nothing was started or held since."""
         if job.id in self.memory.holds:
             return False
-        known = self.hopeless.get(self._alike(job))
+        known = self.hopeless.get(alike)
         known = known or (self.refused.get(self._kin(job)) if self.refused else None)
         if known is not None:
             self.draft.wait(job, known)
@@ -351,10 +352,9 @@ class _Cycle:
         user, at_limit = job.spec.user, self.generous
         return self.usage.refused(place, self.total, user, gpus, active, now_s, at_limit=at_limit)
 
-    def _offer(self, job: JobView, place: QueuePlace) -> bool:
+    def _offer(self, job: JobView, place: QueuePlace, alike: Alike) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
         refusal, guarded, old = None, False, self.memory.holds.get(job.id)
-        alike = self._alike(job)
         # Others of the queue fare as this one does, where no limit of a user is in the way.
         of_queue = job.spec.queue, *alike[2:]
         known = self.hopeless_kinds.get(of_queue) if old is None else None
@@ -749,7 +749,11 @@ class _Cycle:
         for job_id in self.claimants:
             job = self.jobs[job_id]
             place = self.tree.leaf(job.spec.queue)
-            if place is not None and not (due and self._offer(job, place)) and kept:
+            if (
+                place is not None
+                and not (due and self._offer(job, place, self._alike(job)))
+                and kept
+            ):
                 self.draft.wait(job, self._coming(job, chosen, min(kept.values()) + wait_s))
         if due:
             # More must go, or what was given back is more than was asked for; and a stop that was
@@ -762,6 +766,7 @@ class _Cycle:
         assert place is not None  # noqa: S101 - only jobs of known leaves are chosen
         self.room.give(job.wanted)
         self.starts += 1  # the room is another one
+        self.hopeless, self.hopeless_kinds, self.refused = {}, {}, {}
         gpus, vector = gpus_of(job), [-x for x in vector_of(job.wanted)]
         self.usage.add(place, job.spec.user, -gpus, vector)
         self.draft.stop(job, victim.why)
