@@ -40,9 +40,9 @@ def shipped_rights(plane: ControlPlane, namespace: str) -> Iterator[Path]:
     """A kubeconfig with the rights that we ship, and no others, for this namespace's account."""
     made = shipped_objects(namespace)
     token = plane.api.token(namespace, "wattherd")
-    for one in made:
-        plane.api.create(path_of(one), one)
     try:
+        for one in made:
+            plane.api.create(path_of(one), one)
         yield plane.kubeconfig_of(token, "rbac")
     finally:
         for one in made:
@@ -57,7 +57,9 @@ def shipped_objects(namespace: str) -> list[Object]:
 def path_of(made: Object) -> str:
     space = made["metadata"].get("namespace")
     inside = f"namespaces/{space}/" if space else ""
-    return f"/apis/{made['apiVersion']}/{inside}{made['kind'].lower()}s"
+    version = made["apiVersion"]
+    root = "apis" if "/" in version else "api"
+    return f"/{root}/{version}/{inside}{made['kind'].lower()}s"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_builders import a_node, a_pod, an_extender, bound, node_json, pod_json
+from kube_core_desk import CoreDesk, GangJob
 from test_kube_fencing import SERVICE, TAINT, machine
 from test_kube_gate import World as Gated
 from test_kube_kueue import World as Kueued
@@ -27,6 +28,7 @@ from wattherd.kube.api.api_objects import PodGroup, decoder
 from wattherd.kube.api.objects import Pod
 from wattherd.kube.decide.extender import HOLD_S, Extender
 from wattherd.kube.facts.pod_groups import GroupId, GroupKind
+from wattherd.server.kube.core_choice import core_choice
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import exclusive, sharing
 from wattherd.testing.table_sizes import grown, remembered, sizes
@@ -145,6 +147,22 @@ def test_the_scheduler_forgets_pods_in_whatever_order_they_come_and_go(
     assert (len(scheduler.fleet.holdings), len(scheduler.fleet.reserved)) == (0, 0)
     assert scheduler.core is not None
     assert (len(scheduler.core.jobs), len(scheduler.core.finished)) == (0, 0)
+
+
+@pytest.mark.parametrize("scheduler", ["", "gang", "wattherd"])
+def test_what_a_core_found_at_work_is_forgotten_when_it_is_gone(scheduler: str) -> None:
+    """A node comes meanwhile, so that another core finds it than the one that started it."""
+    desk = CoreDesk([a_machine("n0", gpus=8)], core_choice(scheduler))
+    for number in range(TRIES):
+        desk.submit(GangJob(name=f"mortal-{number}", at_s=0, duration_s=10_000, pods=2, bare=True))
+        desk.settle()
+        desk.scheduler.node_seen(a_node(node_json(a_machine(f"n{1 + number}", gpus=1))))
+        desk.settle()
+        assert remembered(desk.scheduler.learned, "mortal"), "this would find it"
+        for uid in list(desk.pods):
+            desk._gone(uid)
+        desk.settle()
+        assert remembered(desk.scheduler, "mortal") == {}
 
 
 def test_nothing_is_heaped_up_while_there_is_no_node() -> None:

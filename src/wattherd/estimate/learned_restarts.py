@@ -42,7 +42,7 @@ class LearnedRestarts:
     def __init__(self) -> None:
         """Nothing is known."""
         self._attempts: dict[str, int] = {}
-        """The last run of each job of which the start is known."""
+        """By job the run at work of which the start is known, or is not to be learned from."""
         self._jobs: dict[str, deque[float]] = {}
         self._kinds: dict[str, dict[str, float]] = {}
 
@@ -66,14 +66,21 @@ class LearnedRestarts:
 
     def forget(self, live: Container[str], count: int) -> None:
         """Jobs that are over, where there are many; what their kinds learned from them stays."""
-        if len(self._attempts) > 2 * count + SPARE_JOBS:
-            for gone in [job_id for job_id in self._attempts if job_id not in live]:
-                self._jobs.pop(gone, None)
-                del self._attempts[gone]
+        if len(self._jobs) > 2 * count + SPARE_JOBS:
+            for gone in [job_id for job_id in self._jobs if job_id not in live]:
+                del self._jobs[gone]
 
     def found(self, job_id: str, attempt: int) -> None:
         """A run was found at work: what it reports first says nothing of how long a start takes."""
         self._attempts[job_id] = attempt
+
+    def ended(self, job_id: str) -> None:
+        """A run is over."""
+        self._attempts.pop(job_id, None)
+
+    def taken_over(self) -> None:
+        """Another core hears from now on: whatever it finds at work it says."""
+        self._attempts.clear()
 
     def of_kinds(self) -> dict[str, tuple[float, ...]]:
         """The voices of all kinds, by when they were heard last."""

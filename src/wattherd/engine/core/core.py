@@ -500,6 +500,7 @@ class Core:
         job.settle(self.now_s, rest)
         self.watts.note(job)
         self.watts.demands.forget(job.id)
+        self.speeds.restarts.ended(job.id)
 
     # What happened: nodes and devices -----------------------------------------------------------
 

@@ -272,6 +272,7 @@ class JobSpeeds:
         taken = JobSpeeds(live)
         taken.learned, taken.steps, taken.restarts = self.learned, self.steps, self.restarts
         taken.services, taken.noise = self.services, self.noise
+        taken.restarts.taken_over()
         return taken
 
     def remembered(self) -> LearnedMemory:
