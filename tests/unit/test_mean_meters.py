@@ -55,7 +55,7 @@ def watch(
             cap_w=np.full(BOARDS, 400.0), feed_w=np.array([told[0]]), feed_at_s=np.array([told[1]]),
             off=np.zeros(BOARDS, dtype=bool),
         )  # fmt: skip
-        seen = means.up_to_now(readings, meters.judge(readings), 0.08)
+        seen = means.up_to_now(readings, meters.judge(readings), 0.08, readings.cap_w)
         story.append((second, truth[-1], float(seen.level_now_w[0])))
     return means, story
 
@@ -149,7 +149,7 @@ def test_a_device_that_was_never_read_hides_means_of_its_own_levels_only(
             feed_w=told_w[:-1], feed_at_s=np.full(2, at_s), site_w=float(told_w[-1]),
             site_at_s=at_s, off=np.zeros(2 * BOARDS, dtype=bool),
         )  # fmt: skip
-        means.up_to_now(readings, meters.judge(readings), 0.08)
+        means.up_to_now(readings, meters.judge(readings), 0.08, readings.cap_w)
     assert means.found.tolist() == [True, heard_too, heard_too]
     assert means.window_s[0] == 30
 

@@ -92,8 +92,9 @@ LAG_S = 5.0
 """Beside a knob's answer: a period, the draw's own lag and the looks until a change is sure."""
 AT_REACH = 0.001
 LONGEST_AHEAD_S = 20.0
-REGAIN_S = 15.0
-"""For so long after a false alarm caps may go back at once to where they were."""
+REGAIN_S, REGAIN = 15.0, 0.5
+"""For so long after a false alarm caps may go back to where they were, by that part of the way each
+second. At once, caps that hold means let through what they saved meanwhile: 8 % for a second."""
 
 
 # Order within a cycle, and why not another. Limits and orders of who leads come first, as readings
@@ -345,7 +346,9 @@ class SafetyLoop:
             readings, seen, renews_s=renews_s, response=caps.response,
             counted_w=caps.counted_w, other_w=self.base.steady_w,
         )  # fmt: skip
-        self.seen = seen = self._means.up_to_now(readings, seen, self.config.disagree)
+        self.seen = seen = self._means.up_to_now(
+            readings, seen, self.config.disagree, caps.counted_w
+        )
         self.base.forget(self._means.changed)
         caps.read_back(
             readings, self._watched(seen), seen.draw_w, news_s=renews_s[:size],
@@ -560,6 +563,7 @@ class SafetyLoop:
         rate_w = config.raise_per_s * np.maximum(budget_w, 0.0)
         if now_s - self._alarm_s <= REGAIN_S:
             back_w = draw(np.minimum(target_w, self._before_alarm_w)) - before_w
+            back_w *= 1.0 - (1.0 - REGAIN) ** self._passed_s
             # Except after a false alarm, for `REGAIN_S`.
             rate_w = np.maximum(rate_w, fleet.levels(np.where(may, np.maximum(back_w, 0.0), 0.0)))
         # A coarse knob moves by whole steps: a rate below its step would never let it move at all.

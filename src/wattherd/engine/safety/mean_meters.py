@@ -39,6 +39,9 @@ means. Who has news that seldom shows all it will in one of them."""
 ALIKE = 0.02
 """So little of the squared changes is left by the shape in which a mean forgets: what fades so was
 not switched off."""
+BEYOND, PASSES = 1.3, 2
+"""A device that shows more than so many times what it is counted at, for no more than so many
+looks, has a meter that spikes: no mean below it did that."""
 SLOW_S = 5.0
 """A meter that has news so seldom has had one reading for long enough to be believed."""
 RISE_LOOKS = 5
@@ -147,6 +150,8 @@ class MeanMeters:
         # by the others would do so by accident.
         self._which: Bools = np.asarray(fleet.level_read & ~unread)
         self._own_w: Floats = np.full(fleet.size, np.nan)
+        self._beyond: Floats = np.zeros(fleet.size)
+        """For how many looks each device has shown more than it can draw."""
         self._heard: Bools = np.zeros(levels, dtype=np.bool_)
         """Levels all of whose devices have told at least once what they draw."""
         # Joules are remembered and not watts: a mean over any window is then one difference of two
@@ -200,15 +205,22 @@ class MeanMeters:
         return self._before.faded_w
 
     def up_to_now(
-        self, readings: Readings, seen: TrustedReadings, disagree: float
+        self, readings: Readings, seen: TrustedReadings, disagree: float, counted_w: Floats
     ) -> TrustedReadings:
-        """The same readings, where they are means with what devices draw now beyond theirs."""
+        """The same readings, where they are means with what devices draw now beyond theirs.
+
+        `counted_w` (N,) is what each device may draw at most.
+        """
         self.changed = np.zeros(len(self.late_s), dtype=np.bool_)
         self._before.faded_w = np.zeros(len(self.late_s))
         if not self._which.any():
             return seen
         fleet, now_s = self._fleet, readings.now_s
         told_w = np.where(readings.off, 0.0, seen.now_w)
+        with np.errstate(invalid="ignore"):
+            beyond = told_w > BEYOND * counted_w
+        self._beyond = np.where(beyond, self._beyond + 1, 0.0)
+        told_w = np.where(beyond & (self._beyond <= PASSES), np.nan, told_w)
         # A device that says nothing for a look goes on as before: a hole in the sum would be a fall
         # that never was, and no window explains it.
         self._own_w = np.where(np.isnan(told_w), self._own_w, told_w)
@@ -220,6 +232,11 @@ class MeanMeters:
         with np.errstate(invalid="ignore"):
             # The second news of a meter is the first that has a change to be explained.
             news = self._which & self._heard & np.isfinite(read_w) & ~(stamp_s <= self._stamp_s)
+        # What a frozen meter told since its last digits is of no mean. To its devices' moves it
+        # looks like one of the longest.
+        frozen = news & seen.frozen_levels
+        self._forget_told(frozen, stamp_s)
+        news &= ~frozen
         if news.any():
             self._learn(read_w, stamp_s, news)
             # A first reading of the time before any device was heard tells of their draw then, that
@@ -251,6 +268,14 @@ class MeanMeters:
             level_now_w=np.maximum(seen.level_now_w + since_w, 0.0),
             agreed=np.where(means, agreed, np.append(seen.agreed, np.True_))[:-1],
         )  # fmt: skip
+
+    def _forget_told(self, which: Bools, stamp_s: Floats) -> None:
+        """What meters of these levels (F + 1,) told of late explains nothing."""
+        if not which.any():
+            return
+        self._left_w[:, which] = np.nan
+        self._missed[:, which] = self._wins[:, which] = 0.0
+        self._stamp_s[which] = stamp_s[which]
 
     # What decays tells of a step by the share that its time constant has let through, and of how
     # large it is by how fast that grows. Only upwards: a fall is believed when it is told.
@@ -324,6 +349,9 @@ class MeanMeters:
         gap_s = np.nan_to_num(stamp_s - self._stamp_s)
         fade = np.exp(-gap_s / MEMORY_S)
         self._missed = np.where(news, fade * self._missed + moved, self._missed)
+        with np.errstate(invalid="ignore"):
+            # Digits that stand still may be a frozen meter's: no other kind is taken until they go.
+            other_digits = ~(left_w[-1] == self._left_w[-1])
         self._left_w = np.where(news, left_w, self._left_w)
         every = np.arange(len(read_w))
         best = np.argmin(self._missed[:-1], axis=0)
@@ -333,7 +361,7 @@ class MeanMeters:
             wins = (moved[:-1] < BETTER * moved[self._chosen, every]) & (
                 moved[self._chosen, every] > np.square(WORTH / 2) * np.square(read_w)
             )
-            worth = news & (mine > least)
+            worth = news & other_digits & (mine > least)
         self._wins = np.where(news, fade * self._wins + wins, self._wins)
         # With a window taken at the first of its wins, a room drawn by chance was above its limit
         # for a second, by 6.2 %.
@@ -346,7 +374,7 @@ class MeanMeters:
         since_s = stamp_s - self._began_s
         other, surely = self._before.note(moved_w, since_s, gap_s, self._chosen, read_w, news)
         surely &= ~better
-        best, better = np.where(surely, other, best), better | surely
+        best, better = np.where(surely, other, best), better | (surely & other_digits)
         self.changed = better & (best != self._chosen)
         self._chosen = np.where(better, best, self._chosen)
         # They were won against the window that has gone.

@@ -53,6 +53,10 @@ MOVED = 0.03
 FALSE_ALARMS = 3.0
 """After so many refuted spikes a meter's next one waits for a second reading."""
 FORGET_ALARM_S = 600.0
+JUMP, PASSES = 0.6, 2
+"""A jump by this share of all that a level drew, which is over after so many looks, is a spike."""
+SPIKE_LOOKS = 6
+"""A level that has shown more for so many looks draws more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,8 @@ class TrustedReadings:
     level_now_w: Floats = field(default_factory=lambda: np.zeros(0))
     alarmed: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Levels whose reading is beyond all that was ever to be expected, and not confirmed yet."""
+    frozen_levels: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Levels (F + 1,) whose meter tells nothing new against its habit."""
     still: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Devices (N,) whose meters never said anything else: what is lower there proves nothing."""
 
@@ -174,6 +180,7 @@ class Meters:
             value = np.where((value >= 0) & (value <= most_w), value, np.nan)
         fresh = np.isfinite(value) & self._recent(readings.now_s, at_s)
         self._note_caps(readings)
+        was_w = self._last[-1]
         self._note_digits(value, readings.now_s)
         now_w, alarmed = self._confirmed(np.where(fresh, value, np.nan), readings.now_s)
         self.frozen = self._frozen(value)
@@ -181,7 +188,10 @@ class Meters:
         # Three readings: one that is odd has no say, and two alike are believed. A longer memory
         # would hold back what is true as well.
         median_w = np.where(trusted, median_of_known(self._last), np.nan)
-        now_w = np.where(trusted, now_w, np.nan)
+        with np.errstate(invalid="ignore"):
+            # What is higher than what it stood at is believed at once, of a frozen meter as well.
+            higher = fresh & (value > was_w)
+        now_w = np.where(trusted | higher, now_w, np.nan)
         draw_w, feed_w = median_w[:size], median_w[size:-1]
         # A device without power or without a meter is a fact and no fault: counted as missing, a
         # site where a fifth of all devices rests would be sent to its floors.
@@ -195,6 +205,7 @@ class Meters:
             level_w=median_w[size:],
             level_now_w=now_w[size:],
             alarmed=self._alarmed_levels(alarmed, np.isfinite(now_w[size:])),
+            frozen_levels=self.frozen[size:],
             still=self._runs[:size] == 0,
         )
 
@@ -359,3 +370,34 @@ class Meters:
         with np.errstate(invalid="ignore"):
             less = feed_w < read_w * (1.0 - self._config.disagree)
         return np.asarray(~less | ~self._fleet.read)
+
+
+# A meter that spikes is believed at each of its spikes, and costs some seconds of work then. What
+# is remembered of other load is another matter: a spike that passed for load which went would be
+# kept free for most of a minute. Loads do jump and go, so that it takes three of such jumps within
+# minutes; and what lasts is remembered as soon as it has.
+class MeterSpikes:
+    """Which levels' meters show for a look or two what nobody draws. Arrays over levels (L,)."""
+
+    def __init__(self, levels: int) -> None:
+        """No meter was seen to spike."""
+        self._past_w: Floats = np.full((SPIKE_LOOKS, levels), np.nan)
+        self._run: Floats = np.zeros(levels)
+        self._spikes: Floats = np.zeros(levels)
+
+    def note(self, other_w: Floats, drawn_w: Floats, *, told: Bools, step_s: float) -> Bools:
+        """Levels whose meter is known to spike, and shows a jump that has not lasted yet.
+
+        `other_w` (L,) is what is drawn beside devices, so that caps which are cut meanwhile make no
+        spike of a load that stays; `told` (L,) says where all of that is read.
+        """
+        self._past_w = np.vstack((self._past_w[1:], np.where(told, other_w, np.nan)))
+        low_w = np.fmin.reduce(self._past_w, axis=0)
+        with np.errstate(invalid="ignore"):
+            jump_w = other_w - low_w
+            high = told & (jump_w > JUMP * (drawn_w - jump_w))
+        over = told & ~high & (self._run > 0)
+        self._spikes *= np.exp(-step_s / FORGET_ALARM_S)
+        self._spikes += over & (self._run <= PASSES)
+        self._run = np.where(high, self._run + 1, np.where(told, 0.0, self._run))
+        return np.asarray(high & (self._spikes >= FALSE_ALARMS - 0.5))

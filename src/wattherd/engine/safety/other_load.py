@@ -24,7 +24,7 @@ import numpy as np
 
 from wattherd.engine.safety.contract import NEVER_HELD, Bools, Fleet, Floats, Ints, no_streak
 from wattherd.engine.safety.medians import median, second_highest
-from wattherd.engine.safety.meters import TrustedReadings
+from wattherd.engine.safety.meters import MeterSpikes, TrustedReadings
 from wattherd.engine.safety.other_load_rises import Fluctuation, HiddenDraw, SwitchedLoad
 
 TAKEN = 5
@@ -208,11 +208,14 @@ class BaseLoad:
         self._unproven: Bools = np.zeros(levels, dtype=np.bool_)
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
+        self._spikes = MeterSpikes(levels)
         self.switched = SwitchedLoad(levels)
         self.fluctuation = Fluctuation(levels)
         self._kept_w = np.full((2, 3, levels), np.nan)
         """Steady, rise and peak, as they were lately and some time before."""
         self._kept_at_s = -np.inf
+        self._blind: Bools = np.zeros((TAKEN, levels), dtype=np.bool_)
+        """By look, levels of which no meter told."""
         self._shown_w: Floats = np.full(levels, np.nan)
         self._own_then_w: Floats = np.full(levels, np.nan)
         """The least that devices drew when a slow meter measured what it shows."""
@@ -331,24 +334,32 @@ class BaseLoad:
         self._disturb(counted_w, known, now_s)
         complete = fleet.levels((~known & ~off).astype(np.float64)) == 0
         unread = fleet.level_read & np.isnan(read_w)
+        spikes = self._spikes.note(soft_w, self.drawn_w, told=complete & ~unread, step_s=step_s)
+        # As an alarm, a spike concerns all levels above.
+        passing = seen.alarmed | (fleet.tree.sums(spikes.astype(np.float64)) > 0)
+        # A level without a meter stands on what is read below it.
+        blind = unread | (~fleet.level_read & (fleet.tree.sums(unread.astype(np.float64)) > 0))
+        self._blind = np.vstack((self._blind[1:], blind))
+        # What is believed is a median of looks: most of them must have been told.
+        untold = blind | passing | (self._blind.sum(axis=0) > TAKEN // 2)
         self._meet(known, now_s)
         self._take(soft_w, then_w)
-        self._settle(hard_w, complete, unread, seen.alarmed, now_s, step_s)
-        self._remember(seen, unread, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
+        self._settle(hard_w, complete, unread, passing, now_s, step_s)
+        self._remember(untold, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
         self._regress(now_s, unread)
         self._hidden.note(
             # The lower of the two, since a spike must not be remembered for minutes as what the
             # level may draw.
             np.minimum(median(self._level_w), self.drawn_w), most_w, self._learned_slope,
-            told=~unread & ~seen.alarmed, step_s=step_s,
+            told=~unread & ~passing, step_s=step_s,
         )  # fmt: skip
         # A device that nobody reads swings in its level's draw only.
         devices_w = np.where(complete, self.explained_w, self.drawn_w)
         self._note_swing(devices_w, seen.alarmed, now_s, step_s)
         self._faded_w = np.vstack((self._faded_w[1:], np.zeros(len(read_w)) + faded_w))
-        self._note_switched(unread | seen.alarmed, step_s)
+        self._note_switched(untold, step_s)
         self._foresee(unread, now_s, ahead_s + late_s)
-        self._note_fluctuation(unread | seen.alarmed, ahead_s + late_s, now_s, step_s)
+        self._note_fluctuation(untold, ahead_s + late_s, now_s, step_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
         if level_news_s is not None:
             risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
@@ -493,7 +504,7 @@ class BaseLoad:
             self.steady_w[met] = np.nan
 
     def _settle(
-        self, hard_w: Floats, complete: Bools, unread: Bools, alarmed: Bools,
+        self, hard_w: Floats, complete: Bools, unread: Bools, passing: Bools,
         now_s: float, step_s: float,
     ) -> None:  # fmt: skip
         """What the other load is now."""
@@ -532,8 +543,8 @@ class BaseLoad:
         # One look is enough here: no device can have drawn it.
         now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
         # What was there a moment ago is not gone because caps that were cut hide it now.
-        # An alarm is not remembered: if it proves false, its watts are free again at once.
-        self._moments.note(np.where(alarmed, np.nan, now_w), now_s)
+        # Alarms and spikes are not remembered: if they prove false, their watts are free at once.
+        self._moments.note(np.where(passing, np.nan, now_w), now_s)
         self._read_w = now_w
         self.now_w = np.maximum(now_w, self._moments.highest)
 
@@ -547,14 +558,12 @@ class BaseLoad:
         self._own_w = np.vstack((self._own_w[1:], own_w))
         self._level_w = np.vstack((self._level_w[1:], self.drawn_w))
 
-    def _remember(
-        self, seen: TrustedReadings, unread: Bools, *, now_s: float, step_s: float, ahead_s: float
-    ) -> None:
+    def _remember(self, untold: Bools, *, now_s: float, step_s: float, ahead_s: float) -> None:
         """Learn its rises and peaks, each only when it came twice: a spike is no load."""
         fade = np.exp(-step_s / KEEP_S)
         self.rise_w, self.peak_w = self.rise_w * fade, self.peak_w * fade
         self._began_s = now_s if self._began_s is None else self._began_s
-        quiet = self._undisturbed() & ~unread & ~seen.alarmed
+        quiet = self._undisturbed() & ~untold
         quiet &= now_s - self._began_s >= FIRST_S  # until then devices are got to know
         noise_w = NOISE * self.drawn_w
         # Of the same looks as what is believed now: the devices' draw of this moment is ahead.
@@ -564,7 +573,7 @@ class BaseLoad:
         # A rise counts as far as it comes within the time that the loop takes to answer. What takes
         # longer is met by cuts, and watts kept for it would be kept for nothing.
         self._lows.window_s = 0.5 * ahead_s
-        self._lows.note(np.where(unread, np.nan, self.steady_w - with_devices_w), now_s)
+        self._lows.note(np.where(untold, np.nan, self.steady_w - with_devices_w), now_s)
         low_w = np.where(np.isfinite(self._lows.lowest), self._lows.lowest, np.nan)
         rise_w = free_w - low_w
         # Of a small rise a part is surely noise. A large one is kept whole, since too little kept
