@@ -1,10 +1,11 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
     python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [growth]
-        [ours] [budgeted] [ours-philly] [cycles] [memory]
+        [ours] [budgeted] [ours-philly] [cycles] [memory] [--svg FILE]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
-are found by WATTHERD_DATA; what needs an absent one is left out and said so.
+are found by WATTHERD_DATA; what needs an absent one is left out and said so. `--svg` draws what
+`budgeted` measures.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
 
+import argparse
 import math
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +49,9 @@ from wattherd.policy.schedule.job_progress import ReportedProgress, StatedProgre
 from wattherd.policy.schedule.ordered import Ordered
 from wattherd.policy.schedule.priorities import LeastAttained
 from wattherd.policy.schedule.progress_per_watt import ProgressPerWatt
+from wattherd.report.charts import Chart
+from wattherd.report.export import standalone
+from wattherd.report.lines import LinePlot, Series, draw_lines
 from wattherd.sim.duration_plant import DurationPlant
 from wattherd.sim.world import SimWorld
 from wattherd.workload.cluster_text import parse_cluster
@@ -186,31 +192,74 @@ def ours() -> Iterator[Row]:
         yield _together("wattherd", OURS, part)
 
 
-BUDGETED = (("gandiva", "capacity", "drf", "wattherd"), ((600, 60), (1_250, 125), (2_500, 250)))
+BUDGETED = ((600, 60), (1_250, 125), (2_500, 250))
+LEFT_OUT = ("@fastest", "deadline", "hived")
+"""Of what `budgeted` measures: speeds are equal here, and no job has a deadline or a cell."""
+DRAWN = ("capacity", "drf", "fifo", "gandiva", "priority", "srtf", "tiresias", "wattherd")
+Times = dict[str, list[float]]
+"""By planner seconds of processor time, one for each size."""
 
 
-def budgeted() -> Iterator[Row]:
-    """Planners where jobs and nodes grow together, at load 2 with a budget."""
-    policies, sizes = BUDGETED
-    for policy in policies:
-        yield _together(policy, sizes, BUDGET_PART)
+def budgeted(times: Times | None = None) -> Iterator[Row]:
+    """Every planner where jobs and nodes grow together, at load 2 with a budget."""
+    for policy in preset("none").schedulers:
+        if not policy.endswith(LEFT_OUT):
+            spent_s = [_together_s(policy, *size, BUDGET_PART) for size in BUDGETED]
+            if times is not None:
+                times[policy] = spent_s
+            yield _told(policy, BUDGETED, spent_s, BUDGET_PART)
 
 
 def _together(policy: str, sizes: Sequence[tuple[int, int]], part: float | None) -> Row:
-    """What so many jobs on so many nodes cost, and the exponent between the first and the last."""
-    times: list[float] = []
-    for count, nodes in sizes:
-        cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
-        given = SchedulerContext(jobs=overload(count, nodes), cluster=cluster)
-        most_w = nodes * 8 * GPUS["V100M16"].max_w
-        budget = () if part is None else ((0.0, part * most_w),)
-        setting = ComparisonSetup(preset=preset("none"), given=given, budget=budget)
-        times.append(float(simulate(setting, policy).row["cpu_s"]))  # type: ignore[arg-type]
-    exponent = math.log(times[-1] / times[0]) / math.log(sizes[-1][0] / sizes[0][0])
-    told = " / ".join(f"{one:.1f}" for one in times) + f" s, exponent {exponent:.2f}"
+    return _told(policy, sizes, [_together_s(policy, *size, part) for size in sizes], part)
+
+
+def _together_s(policy: str, count: int, nodes: int, part: float | None) -> float:
+    """What so many jobs on so many nodes cost, in seconds of processor time."""
+    cluster = parse_cluster(f"{nodes}x8:V100M16", known=GPUS)
+    given = SchedulerContext(jobs=overload(count, nodes), cluster=cluster)
+    most_w = nodes * 8 * GPUS["V100M16"].max_w
+    budget = () if part is None else ((0.0, part * most_w),)
+    setting = ComparisonSetup(preset=preset("none"), given=given, budget=budget)
+    return float(simulate(setting, policy).row["cpu_s"])  # type: ignore[arg-type]
+
+
+def _told(
+    policy: str, sizes: Sequence[tuple[int, int]], times_s: Sequence[float], part: float | None
+) -> Row:
+    """With the exponent between the first and the last."""
+    exponent = math.log(times_s[-1] / times_s[0]) / math.log(sizes[-1][0] / sizes[0][0])
+    told = " / ".join(f"{one:.1f}" for one in times_s) + f" s, exponent {exponent:.2f}"
     shown = " / ".join(f"{count:,}" for count, _ in sizes)
     watts = "no budget" if part is None else f"{part:.0%} of all watts"
     return f"load 2, a node for 10 of {shown} jobs, {policy}, {watts}", told, "<= 30 s, 1.2"
+
+
+def growth_svg(times: Times) -> str:
+    """What a job costs against how many there are, for docs/speed.md: a level line is growth 1."""
+    jobs = [float(count) for count, _ in BUDGETED]
+    drawn = {policy: times[policy] for policy in DRAWN if policy in times}
+    series = [
+        Series(
+            name=policy,
+            number=number,
+            x=jobs,
+            y=[1000 * one_s / count for one_s, count in zip(spent_s, jobs, strict=True)],
+        )
+        for number, (policy, spent_s) in enumerate(drawn.items())
+    ]
+    plot = LinePlot(
+        title="Processor time per job",
+        about="Processor time per job against the number of jobs, by scheduler",
+        x_title="jobs, on a tenth as many nodes",
+        y_title="milliseconds per job",
+        series=tuple(series),
+        x_low=0.0,
+        x_high=jobs[-1],
+        y_low=0.0,
+    )
+    chart = Chart(key="growth", title=plot.title, caption="", draw=partial(draw_lines, plot))
+    return standalone(chart, len(series), "growth")
 
 
 def ours_philly() -> Iterator[Row]:
@@ -335,14 +384,25 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def main(names: list[str]) -> None:
-    for name in names or list(PARTS):
+def main() -> None:
+    """Measure and print, and draw where that is asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--svg", type=Path, help="what `budgeted` measures, as a picture")
+    arguments = parser.parse_args()
+    times: Times = {}
+    for name in arguments.parts or PARTS:
         if name in ("pollux", "muri", "philly", "tree", "ours-philly") and not traces().is_dir():
             print(f"{name}: no traces, set WATTHERD_DATA", file=sys.stderr)
             continue
-        for what, found, wanted in PARTS[name]():
+        rows = budgeted(times) if name == "budgeted" else PARTS[name]()
+        for what, found, wanted in rows:
             print(f"{what:58} {found:42} {wanted}", flush=True)
+    if arguments.svg is not None and times:
+        arguments.svg.write_text(growth_svg(times))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
