@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -195,12 +196,32 @@ def test_what_an_old_loop_has_learned_is_taken_over(tmp_path: Path) -> None:
     assert memory.feeds == ("row",)
 
 
+CHECKS = "x-kubernetes-validations"
+_FOR_WHAT_HAS = re.compile(
+    r"!has\(self\.spec\.(\w+)\) \|\| "
+    r"|!\(has\(self\.spec\.(\w+)\) && has\(self\.spec\.[\w.]+\)\) \|\| "
+)
+
+
+def _is_of_new(rule: str, was: Any) -> bool:
+    """Whether a rule holds of every object without a property that was not there before."""
+    found = _FOR_WHAT_HAS.match(rule)
+    known = was.get("properties", {}).get("spec", {}).get("properties", {})
+    return found is not None and (found[1] or found[2]) not in known
+
+
 def _as_before(was: Any, now: Any) -> Any:
     """What is there now, without properties that were not there: whoever states none needs none.
 
-    A description is told to readers and admits or refuses nothing: it may be worded anew.
+    A description is told to readers and admits or refuses nothing: it may be worded anew. A rule
+    for what has a new property refuses no object that has none.
     """
     if isinstance(was, dict) and isinstance(now, dict):
+        if CHECKS in now:
+            checks = [one for one in now[CHECKS] if not _is_of_new(one["rule"], was)]
+            now = {key: one for key, one in now.items() if key != CHECKS}
+            if checks:
+                now[CHECKS] = checks
         if isinstance(was.get("description"), str) and isinstance(now.get("description"), str):
             now = {**now, "description": was["description"]}
         known = was.get("properties")
@@ -222,7 +243,16 @@ def _as_before(was: Any, now: Any) -> Any:
         (lambda spec: spec.update(required=["old"]), False),
         (lambda spec: spec["properties"]["old"].update(maxLength=3), False),
         (lambda spec: spec["properties"].pop("old"), False),
-        (lambda spec: spec.update({"x-kubernetes-validations": [{"rule": "false"}]}), False),
+        (lambda spec: spec.update({CHECKS: [{"rule": "false"}]}), False),
+        (lambda spec: spec.update({CHECKS: [{"rule": "!has(self.spec.new) || false"}]}), True),
+        (lambda spec: spec.update({CHECKS: [{"rule": "!has(self.spec.new) && false"}]}), False),
+        (lambda spec: spec.update({CHECKS: [{"rule": "!has(self.spec.old) || false"}]}), False),
+        (
+            lambda spec: spec.update(
+                {CHECKS: [{"rule": "!(has(self.spec.new) && has(self.spec.new.at)) || false"}]}
+            ),
+            True,
+        ),
     ],
 )
 def test_only_a_property_more_leaves_old_objects_as_good_as_they_were(
@@ -230,6 +260,7 @@ def test_only_a_property_more_leaves_old_objects_as_good_as_they_were(
 ) -> None:
     old = {"type": "string", "description": "as it was said"}
     properties = {"old": old, "description": {"type": "string"}}
+    properties["spec"] = {"properties": {"old": old}}
     was = {"versions": [{"schema": {"properties": properties}}]}
     now = copy.deepcopy(was)
     change(now["versions"][0]["schema"])
