@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from wattherd.engine.core.invariants import validate
 from wattherd.errors import ClusterError
 from wattherd.model.event import BudgetChanged, JobCancelled, JobHeld
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.contract import Draft, View
 from wattherd.policy.schedule.drf import Drf
 from wattherd.server.journal.core_loop import GAP_S, CoreLoop
+from wattherd.server.site.site import LiveSite
 from wattherd.store.entry import StoreDoubt, StoreFailure
 from wattherd.testing.live import MemoryJournal, PaperExecutor, SetClock
 from wattherd.testing.timed_world import t4_nodes
@@ -254,6 +257,45 @@ def test_a_submission_is_acknowledged_while_the_core_thinks() -> None:
     site.keeper.end()
 
 
+class Held:
+    """Plans when a test lets it."""
+
+    def __init__(self) -> None:
+        self.plans, self.goes_on = threading.Event(), threading.Event()
+
+    def plan(self, view: View, draft: Draft) -> None:
+        self.plans.set()
+        assert self.goes_on.wait(30)
+        Drf().plan(view, draft)
+
+
+def test_a_turn_that_is_abandoned_starts_nothing_and_its_journal_is_whole() -> None:
+    """Of a planner that does not come back: its service ends, and a successor decides again."""
+    planner, journal, hands = Held(), MemoryJournal(), PaperExecutor()
+    core = Core(CoreConfig(cluster=t4_nodes(2), planner=planner, round_s=0.0))
+    keeper = CoreLoop(core, journal, SetClock())
+    keeper.recover(hands)
+    assert not keeper.at_work
+    keeper.begin()
+    assert keeper.at_work
+    assert keeper.submit(a_job(), {"run": "true"}, by="ann").result(10) == "j-1"
+    assert planner.plans.wait(10)
+    waits = keeper.ask(lambda core: list(core.jobs))
+    keeper.abandon(ClusterError("it plans"))
+    assert not keeper.at_work
+    for question in (waits, keeper.ask(lambda core: list(core.jobs))):
+        with pytest.raises(ClusterError, match="it plans"):
+            question.result(10)
+    keeper.end()
+    planner.goes_on.set()
+    keeper._thread.join(10)
+    assert hands.begun == []
+
+    after = Site(journal)
+    after.turns()
+    assert after.hands.begun == [("j-1", 1)]
+
+
 def test_who_no_longer_waits_harms_nobody() -> None:
     site = Site()
     wish = site.keeper.hand_in(a_job(), {}, "ann", then=lambda core, job_id: core.jobs["none"])
@@ -278,3 +320,10 @@ def test_wake_ups_of_a_stream_of_submissions_share_a_turn() -> None:
     kinds = [type(entry.event).__name__ for entry in site.journal.kept]
     assert kinds.count("JobSubmitted") == 50
     assert kinds.count("Woke") <= 6
+
+
+def test_a_core_that_thinks_for_too_long_is_no_defect_of_the_service() -> None:
+    """The API answers 503 then, and says to ask again."""
+    asking = SimpleNamespace(asking=lambda of: Future())
+    with pytest.raises(ClusterError, match="has not answered within 0 s"):
+        LiveSite.look(asking, lambda look: look, 0.01)  # type: ignore[arg-type]

@@ -266,12 +266,19 @@ def test_all_that_a_mode_asks_is_what_it_is_shipped_with(mode: str, tmp_path: Pa
 
 
 OPTIONAL = {
-    "scheduler": ("topologies", "podgroups", "jobsets", "leaderworkersets", "rayjobs"),
-    "extender": ("podgroups", "jobs", "appwrappers"),
+    "scheduler": (
+        "resourceclaims",
+        "topologies",
+        "podgroups",
+        "jobsets",
+        "leaderworkersets",
+        "rayjobs",
+    ),
+    "extender": ("podgroups", "jobs", "appwrappers", "resourceslices"),
     "admit": ("podgroups", "jobs", "trainjobs"),
     "admission-check": ("podgroups",),
     "dra": ("podgroups", "mpijobs", "rayclusters"),
-    "pools": ("nodepools", "nodeclaims", "provisioningrequests"),
+    "pools": ("nodepools", "nodeclaims", "provisioningrequests", "resourceclaims"),
 }
 
 

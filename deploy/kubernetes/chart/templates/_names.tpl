@@ -102,6 +102,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [patch]
 {{- end }}
 
+{{- /* Which GPUs resource claims of other drivers hold, where there are any. */ -}}
+{{- define "wattherd.claimRights" }}
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, resourceclaims]
+  verbs: [get, list, watch]
+{{- end }}
+
 {{- /* Rights to queues, in modes that keep to them. */ -}}
 {{- define "wattherd.queueRights" }}
 - apiGroups: [wattherd.dev]

@@ -41,6 +41,8 @@ class Assignments:
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if known is not None and self._way.moves:
             self._stir(known.node, node)
+        if known is not None and known.ask.claimed != ask.claimed:
+            self._moved.add(uid)
         self._fleet.hold(
             Holding(uid=uid, key=key, ask=ask, node=node, gpus=gpus_of(pod), confirmed=True)
         )

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, Protocol, TypeVar
 
+from wattherd.kube.account.gpu_claims import GpuClaims
 from wattherd.kube.api.api_objects import PersistentVolume, PersistentVolumeClaim
 from wattherd.kube.api.changes import Key, ObjectChange
 from wattherd.kube.api.objects import Node, Pod
-from wattherd.kube.api.reflector import Selection
+from wattherd.kube.api.reflector import Selection, Served
+from wattherd.kube.facts.claim_objects import API as CLAIMS_API
+from wattherd.kube.facts.claim_objects import WATTS_DRIVER, ResourceClaim, ResourceSlice
 from wattherd.kube.facts.node_filter import Volumes
 
 T = TypeVar("T")
@@ -23,6 +26,16 @@ PODS = Selection(
 )  # those that ended hold nothing
 _VOLUMES = Selection("/api/v1/persistentvolumes", PersistentVolume)
 _CLAIMS = Selection("/api/v1/persistentvolumeclaims", PersistentVolumeClaim)
+_SLICES = Selection(
+    f"{CLAIMS_API}/resourceslices",
+    ResourceSlice,
+    fields=f"spec.driver!={WATTS_DRIVER}",
+    served=Served.ONCE_INSTALLED,
+    optional=True,
+)
+_GPU_CLAIMS = Selection(
+    f"{CLAIMS_API}/resourceclaims", ResourceClaim, served=Served.ONCE_INSTALLED, optional=True
+)  # all of them: which hold GPUs, no label says that a tenant could not write
 Follow = Callable[[Selection[Any], Callable[[list[ObjectChange[Any]]], None]], None]
 """Has somebody called with what changed of the selected objects (`Feed.follow`)."""
 
@@ -77,6 +90,31 @@ def by_name(key: Key) -> str:
 def by_place(key: Key) -> tuple[str, str]:
     """Of objects in namespaces: which one, and their name there."""
     return key.namespace, key.name
+
+
+def follow_cluster(
+    follow: Follow,
+    node_seen: Callable[[Node], object],
+    node_gone: Callable[[Key], object],
+    pod_seen: Callable[[Pod], object],
+    pod_gone: Callable[[Key], object],
+) -> GpuClaims:
+    """Have nodes and pods told of, with the GPUs of claims where the API server knows claims."""
+    claims = GpuClaims(node_seen, pod_seen)
+
+    def without_node(key: Key) -> None:
+        node_gone(key)
+        claims.node_gone(key.name)
+
+    def without_pod(key: Key) -> None:
+        pod_gone(key)
+        claims.pod_gone(key.uid)
+
+    follow(NODES, each(claims.node_seen, without_node))
+    follow(PODS, each(claims.pod_seen, without_pod))
+    follow(_SLICES, each(claims.slice_seen, lambda key: claims.slice_gone(key.name)))
+    follow(_GPU_CLAIMS, each(claims.claim_seen, lambda key: claims.claim_gone(key.uid)))
+    return claims
 
 
 def follow_volumes(follow: Follow, hearer: HearsVolumes) -> None:

@@ -73,6 +73,7 @@ def _shortened(pod: Pod) -> Pod:
             resources=spec.resources,
             overhead=spec.overhead,
         ),
+        held=pod.held,
     )
 
 

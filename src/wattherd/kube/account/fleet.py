@@ -42,17 +42,19 @@ def crowd_in(
     cpu = min(ask.cpu_milli, int(nodes.cpu_free[row]))
     memory = min(ask.memory_mib, int(nodes.memory_free[row]))
     whole = (cpu, memory) == (ask.cpu_milli, ask.memory_mib)
-    milli, wanted = _devices(offer, holding)
+    milli, wanted = _devices(offer, ask)
     free = {gpu: int(nodes.gpu_free[row, gpu]) for gpu in range(int(nodes.gpu_count[row]))}
     parts = _pick(free, milli, wanted, holding.gpus)
     whole = whole and parts == [(gpu, milli) for gpu, _ in parts] and len(parts) == wanted
-    return _seats(row, cpu, memory, parts, ask.models), whole
+    claimed = ask.claimed if free else 0  # of GPUs whose watts nobody knows nothing is counted
+    held = _pick(free, WHOLE_GPU_MILLI, claimed, None)
+    whole = whole and sum(took for _, took in held) == claimed * WHOLE_GPU_MILLI
+    return _seats(row, cpu, memory, parts + held, ask.models), whole
 
 
-def _devices(offer: GpuOffer, holding: Holding) -> tuple[int, int]:
-    """Milli-GPU of each device or slot that it takes, and how many of them."""
-    ask = holding.ask
-    if not ask.uses_gpus:
+def _devices(offer: GpuOffer, ask: PodRequest) -> tuple[int, int]:
+    """Milli-GPU of each device or slot that it takes, and how many of them; claims aside."""
+    if not (ask.whole or ask.slots or ask.share_milli):
         return 0, 0
     if offer.giving is Giving.SLOTS:
         return offer.slot_milli, max(1, ask.whole + ask.slots)
@@ -349,7 +351,7 @@ class NodeFleet:
         if holding.uid not in self._crowded.get(holding.node, ()):
             return 0
         seated = sum(len(seat.gpus) for seat in self.seats(holding.uid))
-        return max(0, holding.ask.whole - seated)
+        return max(0, holding.ask.whole + holding.ask.claimed - seated)
 
     # Where to -------------------------------------------------------------------------------------
 

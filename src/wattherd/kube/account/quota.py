@@ -122,4 +122,4 @@ def quota_of(
 
 def _gpus(ask: PodRequest) -> int:
     """A share counts as a GPU."""
-    return ask.whole + ask.slots or int(bool(ask.share_milli))
+    return ask.devices or int(bool(ask.share_milli))

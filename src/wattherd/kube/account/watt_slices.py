@@ -12,7 +12,7 @@ import zlib
 from msgspec.structs import replace
 
 from wattherd.kube.account.watt_devices import WattDevice
-from wattherd.kube.api import names, quantity
+from wattherd.kube.api import quantity
 from wattherd.kube.api.objects import (
     NodeSelector,
     NodeSelectorTerm,
@@ -21,6 +21,7 @@ from wattherd.kube.api.objects import (
     Requirement,
 )
 from wattherd.kube.facts.claim_objects import (
+    WATTS_DRIVER,
     Attribute,
     ClaimDevice,
     ClaimPool,
@@ -31,7 +32,7 @@ from wattherd.kube.facts.claim_objects import (
 )
 from wattherd.kube.facts.domain_tree import SITE
 
-DRIVER = "watts." + names.OURS.rstrip("/")
+DRIVER = WATTS_DRIVER
 CLASS = DRIVER
 """The device class that claims ask for."""
 CAPACITY = "watts"

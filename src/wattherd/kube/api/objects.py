@@ -284,6 +284,12 @@ class ContainerStatus(Object, frozen=True):
     resources: ResourceRequirements | None = None
 
 
+class ByName(Object, frozen=True):
+    """There if claims that kube-scheduler made give what a pod asks for by extended resources."""
+
+    resource_claim_name: str = ""
+
+
 class PodStatus(Object, frozen=True):
     """Where a pod stands."""
 
@@ -292,14 +298,23 @@ class PodStatus(Object, frozen=True):
     nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    extended_resource_claim_status: ByName | None = None
+
+
+class GpusHeld(Object, frozen=True):
+    """What a pod has of its node by resource claims, `by_name` if it asks by extended resources."""
+
+    gpus: int = 0
+    by_name: bool = False
 
 
 class Pod(Object, frozen=True):
-    """A pod."""
+    """A pod; `held` is not the API's, but what is known of its claims (`GpuClaims`)."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+    held: GpusHeld | None = None
 
 
 # Nodes ------------------------------------------------------------------------------------------
@@ -336,9 +351,17 @@ class NodeStatus(Object, frozen=True):
     node_info: NodeInfo | None = None
 
 
+class GpusPublished(Object, frozen=True):
+    """GPUs of a node that resource claims may hold, and of which products they are."""
+
+    gpus: int = 0
+    products: list[str] | None = None
+
+
 class Node(Object, frozen=True):
-    """A node."""
+    """A node; `published` is not the API's, but what is known of its slices (`GpuClaims`)."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpecification = NodeSpecification()
     status: NodeStatus = NodeStatus()
+    published: GpusPublished | None = None

@@ -278,6 +278,9 @@ class _PodView:
     def left(self) -> Sequence[JobView]:
         return self.went
 
+    def replanned(self) -> Sequence[JobView]:
+        return [job for job in self.view.replanned() if job.id not in self.hidden]
+
     def gpus_per_node(self) -> NDArray[np.int64]:
         gpus = self.view.gpus_per_node()
         for node, _ in self._taken() - {*self.view.drained()}:

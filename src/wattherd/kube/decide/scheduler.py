@@ -531,9 +531,9 @@ class KubeScheduler:
         domain = self.queues.domains.get(queue_of(member.pod))
         return suits if domain is None else suits & self.domains.inside(domain, self.fleet.order)
 
-    def _open_to(self, member: WorkloadPod) -> Mask:
+    def _open_to(self, member: WorkloadPod, beside: Sequence[Neighbour] = ()) -> Mask:
         """Nodes that take a member now, as far as devices, processors and memory will do."""
-        mask = self._allowed(member) & self.fleet.open_for(member.ask)
+        mask = self._allowed_beside(member, beside) & self.fleet.open_for(member.ask)
         giving = [rows for _, rows in self.fleet.requests(member.ask)]
         return mask & np.logical_or.reduce(giving) if giving else np.zeros_like(mask)
 
@@ -550,7 +550,7 @@ class KubeScheduler:
         def open_to(member: WorkloadPod, beside: Sequence[Neighbour] = ()) -> Mask:
             """While others are taken to be on their nodes."""
             within = near[member.uid]
-            mask = self._allowed_beside(member, beside) & self.fleet.open_for(member.ask)
+            mask = self._open_to(member, beside)
             return mask if within is None else mask & within
 
         each = len(work.spec.roles) == len(work.members) > 1

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+from wattherd.kube.api import names
 from wattherd.kube.api.objects import NodeSelector, Object, ObjectMeta
 
 API = "/apis/resource.k8s.io/v1"
+WATTS_DRIVER = "watts." + names.OURS.rstrip("/")
+"""Ours, whose devices are watts."""
 
 
 class DeviceClass(Object, frozen=True):
@@ -32,6 +35,12 @@ class DeviceCapacity(Object, frozen=True):
     value: str | int = "0"
 
 
+class CountersUsed(Object, frozen=True):
+    """What a part of something larger takes of it."""
+
+    counter_set: str = ""
+
+
 class ClaimDevice(Object, frozen=True):
     """A device; one with `allow_multiple_allocations` is shared until its capacity is used up."""
 
@@ -39,6 +48,8 @@ class ClaimDevice(Object, frozen=True):
     attributes: dict[str, Attribute] | None = None
     capacity: dict[str, DeviceCapacity] | None = None
     allow_multiple_allocations: bool | None = None
+    consumes_counters: list[CountersUsed] | None = None
+    node_name: str | None = None
 
 
 class ClaimPool(Object, frozen=True):
@@ -54,6 +65,7 @@ class SliceSpec(Object, frozen=True):
 
     driver: str = ""
     pool: ClaimPool = ClaimPool()
+    node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     devices: list[ClaimDevice] | None = None
@@ -136,6 +148,7 @@ class ClaimResult(Object, frozen=True):
     driver: str = ""
     pool: str = ""
     device: str = ""
+    admin_access: bool | None = None
     consumed_capacity: dict[str, str | int] | None = None
 
 
@@ -149,12 +162,21 @@ class ClaimAllocation(Object, frozen=True):
     """What a claim was given."""
 
     devices: Results = Results()
+    node_selector: NodeSelector | None = None
+
+
+class ClaimUser(Object, frozen=True):
+    """Who may use what a claim holds."""
+
+    resource: str = ""
+    uid: str = ""
 
 
 class ClaimStatus(Object, frozen=True):
     """Where a claim stands."""
 
     allocation: ClaimAllocation | None = None
+    reserved_for: list[ClaimUser] | None = None
 
 
 class ResourceClaim(Object, frozen=True):

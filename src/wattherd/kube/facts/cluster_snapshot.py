@@ -23,6 +23,8 @@ from wattherd.kube.api.api_objects import (
     PodGroupStatus,
 )
 from wattherd.kube.api.objects import Node, Object, ObjectMeta, Pod, PodStatus
+from wattherd.kube.facts.claim_objects import API as CLAIMS
+from wattherd.kube.facts.claim_objects import ResourceClaim, ResourceSlice
 from wattherd.kube.facts.job_sets import SETS, JobSet, LeaderWorkerSet, PyTorchJob
 from wattherd.kube.facts.kueue_objects import API as KUEUE
 from wattherd.kube.facts.kueue_objects import KueueTopology
@@ -110,6 +112,8 @@ PARTS = (
     SnapshotPart("power_domains", f"{_POWER}/powerdomains", PowerDomain, optional=True),
     SnapshotPart("power_budgets", f"{_POWER}/powerbudgets", PowerBudget, optional=True),
     SnapshotPart("queues", f"{_POWER}/queues", Queue, optional=True),
+    SnapshotPart("gpu_slices", f"{CLAIMS}/resourceslices", ResourceSlice, optional=True),
+    SnapshotPart("gpu_claims", f"{CLAIMS}/resourceclaims", ResourceClaim, optional=True),
 )
 
 

@@ -71,8 +71,7 @@ def _covers(stand_in: Pod, real: Pod) -> bool:
 
 
 def _gpus(pod: Pod) -> int:
-    ask = ask_of_foreign(pod)
-    return ask.whole + ask.slots
+    return ask_of_foreign(pod).devices
 
 
 def in_place(stand_in: Pod, real: Pod) -> Pod:

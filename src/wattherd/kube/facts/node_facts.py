@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -13,7 +13,7 @@ from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placement.state import MAX_GPUS_PER_NODE
 from wattherd.errors import UserError
 from wattherd.kube.api import names, quantity
-from wattherd.kube.api.objects import Node, Taint
+from wattherd.kube.api.objects import GpusPublished, Node, Taint
 from wattherd.kube.facts.amounts import CPU, MEMORY, Amounts, amounts_of
 from wattherd.model.cluster import WHOLE_GPU_MILLI, NodeSpec
 from wattherd.units import plain, watts
@@ -96,6 +96,8 @@ class Giving(StrEnum):
     """Each GPU in equal parts (time slices, MPS); the plugin chooses which."""
     ANNOTATED = "annotated"
     """Any share of the GPUs that our annotation names."""
+    CLAIMS = "claims"
+    """To resource claims, which kube-scheduler allocates: not to the pods that we place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,11 @@ def _facts(node: Node) -> NodeFacts:
     labels = _labels(node)
     amounts = amounts_of(node.status.allocatable or node.status.capacity)
     offer = _offer(labels)
-    product = next((labels[key] for key in reversed(names.PRODUCT_LABELS) if key in labels), "")
+    published = node.published or GpusPublished()
     count = _gpu_count(amounts, labels, offer)
+    if published.gpus > count:
+        count, offer = published.gpus, GpuOffer(Giving.CLAIMS)
+    product = _product(labels, published.products or ())
     model = catalog_model(product) if count else ""
     if count > MAX_GPUS_PER_NODE:
         raise UserError(f"{count} GPUs are more than the {MAX_GPUS_PER_NODE} a node may have here")
@@ -176,6 +181,19 @@ def _facts(node: Node) -> NodeFacts:
         unschedulable=bool(node.spec.unschedulable),
     )
     return facts if model is not None else replace(facts, unknown_gpu=product or "no label")
+
+
+def _product(labels: Mapping[str, str], published: Sequence[str]) -> str:
+    """What the operator says, else the hungriest that the catalog knows; else what there is."""
+    stated = labels.get(names.GPU_MODEL)
+    if stated is not None:
+        return stated
+    told = [labels[key] for key in reversed(names.PRODUCT_LABELS) if key in labels][:1]
+    told += published
+    known = [one for one in told if catalog_model(one) is not None]
+    if not known:
+        return next(iter(told), "")
+    return max(known, key=lambda one: GPUS[catalog_model(one) or ""].max_w)
 
 
 def _labels(node: Node) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ vendor's product label. They are kept out of the rest of the affinity, because p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattherd.errors import UserError
 from wattherd.kube.api import names, quantity
@@ -99,7 +99,8 @@ _OF_REQUEST = frozenset({CPU, MEMORY, *names.GPU_RESOURCES, names.NVIDIA_SHARED}
 class PodRequest:
     """Amounts of one pod; `whole` GPUs, or `slots` of shared ones, or `share_milli` of one.
 
-    `models` are catalog names (empty: any), `others` all resources that policies do not look at.
+    `claimed` whole GPUs of its node it holds beside them, by resource claims. `models` are catalog
+    names (empty: any), `others` all resources that policies do not look at.
     """
 
     cpu_milli: int
@@ -107,18 +108,24 @@ class PodRequest:
     whole: int = 0
     slots: int = 0
     share_milli: int | None = None
+    claimed: int = 0
     models: tuple[str, ...] = ()
     others: Amounts = field(default_factory=dict)
 
     @property
     def uses_gpus(self) -> bool:
         """Whether it needs a GPU at all."""
-        return bool(self.whole or self.slots or self.share_milli)
+        return bool(self.whole or self.slots or self.share_milli or self.claimed)
+
+    @property
+    def devices(self) -> int:
+        """GPUs that it takes, slots of shared ones counted like whole ones."""
+        return self.whole + self.slots + self.claimed
 
     @property
     def key(self) -> tuple[object, ...]:
         """The same for asks that are equal."""
-        gpus = (self.whole, self.slots, self.share_milli, self.models)
+        gpus = (self.whole, self.slots, self.share_milli, self.claimed, self.models)
         return self.cpu_milli, self.memory_mib, *gpus, frozenset(self.others.items())
 
     def on(self, offer: GpuOffer) -> Request | None:
@@ -135,6 +142,8 @@ class PodRequest:
                 if self.share_milli is not None:
                     return None if self.whole else self._request(1, self.share_milli)
                 return self._request(self.whole, WHOLE_GPU_MILLI) if self.whole else None
+            case Giving.CLAIMS:
+                return None
 
     def without_gpus(self) -> Request:
         """Its processors and memory alone."""
@@ -163,6 +172,15 @@ class PodRequest:
 
 def ask_of_foreign(pod: Pod) -> PodRequest:
     """What a pod that is on its node already takes there, whatever else is written on it."""
+    ask, held = _ask_there(pod), pod.held
+    if held is None:
+        return ask
+    if held.by_name:  # its extended resources are what the claims give it
+        return replace(ask, whole=0, claimed=max(ask.whole, held.gpus))
+    return replace(ask, claimed=held.gpus)
+
+
+def _ask_there(pod: Pod) -> PodRequest:
     try:
         return ask_of(pod)
     except PodRefused:

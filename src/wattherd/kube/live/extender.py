@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from wattherd.kube.account.cluster_news import NODES, PODS, each
+from wattherd.kube.account.cluster_news import follow_cluster
 from wattherd.kube.account.power_metrics import Series, ledger
 from wattherd.kube.api.access import Access
 from wattherd.kube.api.binder import FREES, BindingState
@@ -59,8 +59,13 @@ class LiveExtender:
         """
         self.extender = extender
         self.feed = ApiFeed(access, draws, gather_s=_GATHER_S)
-        self.feed.follow(NODES, each(extender.node_seen, lambda key: extender.node_gone(key.name)))
-        self.feed.follow(PODS, each(self._pod_seen, self._pod_gone))
+        self._gpus = follow_cluster(
+            self.feed.follow,
+            extender.node_seen,
+            lambda key: extender.node_gone(key.name),
+            self._pod_seen,
+            self._pod_gone,
+        )
         self.feed.also(self._watch)
         stands = extender.fleet.stands
         self.seat = Leadership(self.feed, draws, stands, lease=lease, identity=identity)
@@ -138,7 +143,7 @@ class LiveExtender:
             for holding in self.feed.turn(self.extender.overdue, time.monotonic()):
                 found = found_pod(self.feed, holding)
                 if found is not None and found.spec.node_name:
-                    self.feed.turn(self.extender.pod_seen, found, time.monotonic())
+                    self.feed.turn(self._found, found)
                 elif found is not None:
                     self.feed.turn(self.extender.unbound, holding.uid)
 
@@ -152,6 +157,9 @@ class LiveExtender:
                     self.steward.carry_out(order)
                 case _:
                     pass
+
+    def _found(self, pod: Pod) -> None:
+        self.extender.pod_seen(self._gpus.known(pod), time.monotonic())
 
     def _evict_all(self, uids: Iterable[str], why: str) -> None:
         for order in self.extender.evictions(tuple(uids), why):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
+from wattherd.kube.account.cluster_news import follow_cluster, follow_volumes
 from wattherd.kube.api import names
 from wattherd.kube.api.access import Access
 from wattherd.kube.api.api_objects import (
@@ -83,8 +83,13 @@ class LivePools:
         self.feed = ApiFeed(access, draws)
         self._switches, self._say = switches, say
         follow = self.feed.follow
-        follow(NODES, each(self._node_seen, lambda key: pools.node_gone(key.name)))
-        follow(PODS, each(pools.pod_seen, lambda key: pools.pod_gone(key.uid)))
+        follow_cluster(
+            follow,
+            self._node_seen,
+            lambda key: pools.node_gone(key.name),
+            pools.pod_seen,
+            lambda key: pools.pod_gone(key.uid),
+        )
         follow_volumes(follow, pools)
         self.feed.also(self._work)
         self.seat = Leadership(self.feed, draws, lambda _: False, lease=lease, identity=identity)

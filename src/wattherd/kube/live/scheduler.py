@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wattherd.kube.account.cluster_news import NODES, PODS, each, follow_volumes
+from wattherd.kube.account.cluster_news import each, follow_cluster, follow_volumes
 from wattherd.kube.account.enforcement_tally import is_undone
 from wattherd.kube.account.power_metrics import (
     PREFIX,
@@ -116,8 +116,9 @@ class LiveScheduler:
         self._draws = NodeDraws(scheduler.chooser, self)
         self._waits_s: dict[str, float] = {}
         """Since when pods wait that have no place."""
-        follow(NODES, each(self._node_seen, self._node_gone))
-        follow(PODS, each(self._pod_seen, self._pod_gone))
+        self._gpus = follow_cluster(
+            follow, self._node_seen, self._node_gone, self._pod_seen, self._pod_gone
+        )
         follow_volumes(follow, scheduler)
         self.feed.also(self._work)
         stands = scheduler.fleet.stands
@@ -314,9 +315,12 @@ class LiveScheduler:
         for holding in self.feed.turn(self.scheduler.overdue, time.monotonic(), HOLD_S):
             found = found_pod(self.feed, holding)
             if found is not None and self.scheduler.way.seat(found):
-                self.feed.turn(self.scheduler.pod_seen, found, time.monotonic())
+                self.feed.turn(self._found, found)
             elif found is not None:
                 self.feed.turn(self.scheduler.not_bound, holding.uid)
+
+    def _found(self, pod: Pod) -> None:
+        self.scheduler.pod_seen(self._gpus.known(pod), time.monotonic())
 
     def _carry_out_all(self, orders: Iterable[Order]) -> None:
         binds: list[BindPod] = []

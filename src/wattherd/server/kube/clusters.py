@@ -18,19 +18,23 @@ from typing import Any, TypeVar
 import msgspec
 
 from wattherd.errors import ClusterError, UserError
+from wattherd.experiments.placement.policies import place_policy
 from wattherd.kube.account.fleet import NodeFleet
+from wattherd.kube.account.gpu_claims import with_claims
 from wattherd.kube.account.overview import Overview, overview
 from wattherd.kube.api.access import find_access, known_contexts
 from wattherd.kube.api.api_objects import list_decoder
 from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.api.transport import RefusedByApi, Transport
+from wattherd.kube.facts.claim_objects import API as CLAIMS
+from wattherd.kube.facts.claim_objects import ResourceClaim, ResourceSlice
 from wattherd.kube.facts.power_kinds import API, PowerDomain
 from wattherd.server.kube.run import PlacerMaker
 
 PAGE = 500
-NOT_SERVED = 404
+NOT_SERVED, FORBIDDEN = 404, 403
 T = TypeVar("T")
-_Seen = tuple[list[Node], list[Pod], list[PowerDomain]]
+_Seen = tuple[list[Node], list[Pod], list[PowerDomain], list[ResourceSlice], list[ResourceClaim]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +94,21 @@ async def _asked(kubeconfig: Path | None, name: str) -> _Seen:
             _listed(transport, "/api/v1/nodes", Node),
             _listed(transport, "/api/v1/pods", Pod),
             _served(transport, f"{API}/powerdomains", PowerDomain),
+            _served(transport, f"{CLAIMS}/resourceslices", ResourceSlice, FORBIDDEN),
+            _served(transport, f"{CLAIMS}/resourceclaims", ResourceClaim, FORBIDDEN),
         )
 
 
-def _counted(nodes: list[Node], pods: list[Pod], domains: list[PowerDomain]) -> Overview:
-    return overview(nodes, pods, domains, NodeFleet(PlacerMaker("first-fit", ())), time.time())
+def _counted(
+    nodes: list[Node],
+    pods: list[Pod],
+    domains: list[PowerDomain],
+    slices: list[ResourceSlice],
+    claims: list[ResourceClaim],
+) -> Overview:
+    nodes, pods = with_claims(nodes, pods, slices, claims)
+    fleet = NodeFleet(PlacerMaker(place_policy("first-fit"), ()))
+    return overview(nodes, pods, domains, fleet, time.time())
 
 
 async def _listed(transport: Transport, path: str, kind: type[T]) -> list[T]:
@@ -108,12 +122,12 @@ async def _listed(transport: Transport, path: str, kind: type[T]) -> list[T]:
             return found
 
 
-async def _served(transport: Transport, path: str, kind: type[T]) -> list[T]:
-    """What there is, where the API server knows the kind."""
+async def _served(transport: Transport, path: str, kind: type[T], *spared: int) -> list[T]:
+    """What there is, where the API server knows the kind, and gives no answer that is `spared`."""
     try:
         return await _listed(transport, path, kind)
     except RefusedByApi as refused:
-        if refused.status == NOT_SERVED:
+        if refused.status in (NOT_SERVED, *spared):
             return []
         raise
 

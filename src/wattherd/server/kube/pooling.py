@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wattherd.experiments.placement.policies import live_policy
 from wattherd.kube.account.domains import Domains
 from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.api.access import find_access
@@ -60,7 +61,7 @@ def live_pools(options: PoolOptions, say: Callable[[str], None]) -> LivePools:
     )
     budgets = budgets_mw(options.budgets)
     pools = Pools(
-        NodeFleet(PlacerMaker(options.policy, ())),
+        NodeFleet(PlacerMaker(live_policy(options.policy), ())),
         Domains(budgets),
         rules,
         board.switches.keys(),

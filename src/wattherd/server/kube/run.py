@@ -14,7 +14,7 @@ import numpy as np
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placement.placer import Placer
 from wattherd.errors import UserError
-from wattherd.experiments.placement.policies import build_placer, place_policy, warm_up
+from wattherd.experiments.placement.policies import build_placer, live_policy, warm_up
 from wattherd.kube.account.domains import Domains
 from wattherd.kube.account.fleet import NodeFleet
 from wattherd.kube.account.gates import ByGate
@@ -34,6 +34,7 @@ from wattherd.kube.live.scheduler import LiveScheduler
 from wattherd.kube.live.watt_claims import LiveClaims
 from wattherd.model.cluster import ClusterSpec
 from wattherd.model.job import Request, TracePod
+from wattherd.policy.place.registry import PlacePolicy
 from wattherd.server.kube.budgets import open_timetable
 from wattherd.server.kube.core_choice import POWER, core_choice
 from wattherd.server.kube.shell_metrics import ShellMetrics
@@ -211,17 +212,17 @@ def budgets_mw(texts: Iterable[str]) -> dict[str, int]:
 
 
 def _placers(options: KubeOptions) -> PlacerMaker:
-    policy = place_policy(options.policy)
+    policy = live_policy(options.policy)
     warm_up(policy)
     history = read_pods(options.history, known=GPUS) if options.history else ()
-    return PlacerMaker(options.policy, history)
+    return PlacerMaker(policy, history)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacerMaker:
     """Makes the policy's placer for a cluster; ties go to the first node, nothing is drawn."""
 
-    policy: str
+    policy: PlacePolicy
     history: tuple[TracePod, ...]
 
     def __call__(self, cluster: ClusterSpec, asked: list[Request]) -> Placer:
@@ -230,7 +231,7 @@ class PlacerMaker:
         return build_placer(
             cluster,
             self.history or tuple(seen),
-            place_policy(self.policy),
+            self.policy,
             draws=np.random.default_rng(0),
         )
 

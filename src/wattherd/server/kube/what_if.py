@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from wattherd.errors import UserError
+from wattherd.kube.account.gpu_claims import with_claims
 from wattherd.kube.api.access import find_access
 from wattherd.kube.api.names import DOMAIN, GPUS, WATTS
 from wattherd.kube.api.objects import Pod
@@ -57,6 +58,12 @@ def take(
         Unreachable: one that does not answer.
     """
     listed = snapshot_live.listed(find_access(kubeconfig, context))
+    listed["nodes"], listed["pods"] = with_claims(
+        listed["nodes"],
+        listed["pods"],
+        listed.get("gpu_slices", ()),
+        listed.get("gpu_claims", ()),
+    )
     plan = PowerPlan(open_timetable, budgets_mw(budgets))
     try:
         for domain in listed.get("power_domains", ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from wattherd.devices.signals.contract import SignalSite as Limited
 from wattherd.devices.wire.http_client import origin_of
 from wattherd.devices.wire.threads import begun_pool
 from wattherd.engine.core.core import Core
-from wattherd.errors import UserError
+from wattherd.errors import ClusterError, UserError
+from wattherd.experiments.schedule.plugin_policies import not_returning
 from wattherd.local.accounts import Accounts
 from wattherd.local.descriptors import raise_limit
 from wattherd.local.devices import Machine
@@ -70,6 +72,9 @@ if TYPE_CHECKING:
     from wattherd.server.site.open_telemetry import OpenTelemetry
 
 Answer = TypeVar("Answer")
+CLOSE_S = 15.0
+"""How long the end of the service waits for the turn at hand: less than whoever ends it does."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -111,8 +116,15 @@ class LiveSite:
     telemetry: OpenTelemetry | None = None
 
     def look(self, of: Callable[[SiteView], Answer], patience_s: float = 30.0) -> Answer:
-        """Something of the state between two turns."""
-        return self.asking(of).result(patience_s)
+        """Something of the state between two turns.
+
+        Raises:
+            ClusterError: the core thinks for too long, or has stopped.
+        """
+        try:
+            return self.asking(of).result(patience_s)
+        except TimeoutError:
+            raise ClusterError(f"the core has not answered within {patience_s:.0f} s") from None
 
     def asking(self, of: Callable[[SiteView], Answer]) -> Future[Answer]:
         """The same, without waiting for it."""
@@ -137,13 +149,26 @@ class LiveSite:
         found = (one.failure for one in rounds if isinstance(one, PeriodicThread))
         return self.executor.failure or next(filter(None, found), "")
 
+    def not_returning(self) -> str:
+        """Which scheduler or power policy of another package does not return; empty if none."""
+        return not_returning(self.keeper.core.config)
+
     def catch_up(self) -> None:
         """Wait until the projections know of everything that was acknowledged up to now."""
         self.look(lambda _: None)
         self.scribe.caught_up()
 
     def close(self) -> None:
-        """Leave everything as it is; runs go on."""
+        """Leave everything as it is; runs go on.
+
+        A core that does not come back from its turn is left behind, for a successor decides again.
+        """
+        if self.keeper.at_work:
+            try:
+                self.look(lambda _: None, CLOSE_S)
+            except ClusterError as error:
+                self.keeper.abandon(error)
+                _LOG.error("left behind: %s", self.not_returning() or error)
         self.ending.close()
 
 

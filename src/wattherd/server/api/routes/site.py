@@ -36,6 +36,7 @@ def routes(app: FastAPI) -> None:
         itself.
         """
         problem = site.keeper.store_problem or _broken(site) or site.scribe.problem
+        problem = problem or site.not_returning()
         noted = "" if site.store.journal.head is None else site.store.journal.head.problem
         noted = noted or site.failing()
         found = {"version": __version__, "ok": not problem, "problem": problem or noted}
