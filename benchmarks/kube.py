@@ -1,6 +1,7 @@
 """Pods per second on a real control plane: a stock kube-scheduler, wattherd beside it, wattherd.
 
     python benchmarks/kube.py [--nodes 1000] [--pods 150] [--rounds 10] [--only stock,second]
+    python benchmarks/kube.py --rounds 5 --only stock,second-capacity,second-tiresias
 
 One plane on loopback (`make kube-binaries`), nodes carried by KWOK. All contenders (see
 `kube_contenders.py`) run from the first to the last round, stopped while it is not their turn.
@@ -33,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kube"))
 import kube_binaries
 from control_plane import ControlPlane
 from kube_api import KubeApi, Object, a_node, a_pod
-from kube_contenders import CONTENDERS, Contender, cpu_s, read
+from kube_contenders import CONTENDERS, SECOND, Contender, contender, cpu_s, read
 from kube_server import wait_until
 
 from wattherd.kube.api.access import find_access
@@ -218,7 +219,7 @@ def main() -> None:
         plane.start()
         plane.api.fleet(fleet(options.nodes))
         plane.api.namespace(NAMESPACE)
-        contenders = {name: CONTENDERS[name](plane) for name in options.only}
+        contenders = {name: contender(name, plane) for name in options.only}
         for each in contenders.values():
             started.callback(each.kill)
             each.start()
@@ -265,7 +266,8 @@ def show(results: Results) -> None:
             took = ", ".join(f"{each} {ms:.2f} ms" for each, ms in cpu.items())
             told = statistics.mean(one.events for one in bursts)
             print(f"{name}, {KINDS[kind]}: {speeds} pods/s; per pod: {took}; {told:.2f} events")
-    for one, other in (("second", "stock"), ("extender", "plain")):
+    seconds = [(name, "stock") for name in results if name.startswith(SECOND)]
+    for one, other in (*seconds, ("extender", "plain")):
         if one in results and other in results:
             for kind, words in KINDS.items():
                 print(f"{one} / {other}, {words}: {compared(results[one], results[other], kind)}")

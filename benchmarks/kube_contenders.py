@@ -2,7 +2,7 @@
 
 * stock: kube-scheduler as it comes; * plain: with `percentageOfNodesToScore: 100`, as the extender
 needs it, but without the extender; * extender: `wattherd kube extender`; * second: `wattherd kube
-scheduler`.
+scheduler`; * second-NAME: the same with `--scheduler NAME`.
 """
 
 from __future__ import annotations
@@ -108,12 +108,24 @@ def _extender(plane: ControlPlane) -> Contender:
     return Contender([decides, asks], f"{address}/metrics")
 
 
-def _second(plane: ControlPlane) -> Contender:
+def _second(plane: ControlPlane, scheduler: str = "") -> Contender:
     (port,) = free_ports(1)
-    options = ("--name=second", f"--health=127.0.0.1:{port}")
-    return Contender([wattherd(plane, "scheduler", f"http://127.0.0.1:{port}", *options)])
+    name = f"{SECOND}-{scheduler}" if scheduler else SECOND
+    options = [f"--name={name}", f"--health=127.0.0.1:{port}"]
+    if scheduler:
+        options.append(f"--scheduler={scheduler}")
+    server = wattherd(plane, "scheduler", f"http://127.0.0.1:{port}", *options)
+    server.name = name
+    return Contender([server])
 
 
+def contender(name: str, plane: ControlPlane) -> Contender:
+    """Who takes part under that name; KeyError for none."""
+    kind, _, scheduler = name.partition("-")
+    return _second(plane, scheduler) if kind == SECOND else CONTENDERS[name](plane)
+
+
+SECOND = "second"
 CONTENDERS: dict[str, Callable[[ControlPlane], Contender]] = {
     "stock": _stock,
     "plain": _plain,

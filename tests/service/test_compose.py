@@ -102,10 +102,58 @@ def test_a_blend_of_kernels_and_definitions_is_taken_by_definitions(
 def test_what_is_no_scorer_is_one_line(installed: list[Entry]) -> None:
     installed.append(Entry("odd", object()))
     with pytest.raises(UserError) as error:
-        compose.place_policy("fgd")
+        compose.place_policy("odd")
     assert error.value.line() == (
         "somewhere:SCORER: entry point 'odd' is no Scorer (hint: see docs/guides/write-a-policy.md)"
     )
+
+
+def test_a_package_that_is_wrong_is_no_matter_to_other_policies(installed: list[Entry]) -> None:
+    installed += [Entry("odd", object()), Entry("fgd", object())]
+    assert chosen("fgd") == "little"
+    assert compose.scorers()["fgd"] is BUILT_IN["fgd"]
+    assert "odd" in compose.scorers()
+
+
+def test_a_package_names_no_kernel_of_ours(installed: list[Entry]) -> None:
+    installed.append(Entry("mine", replace(MOST_CPU, kernel_id=BUILT_IN["first-fit"].kernel_id)))
+    assert chosen("mine") == "much"
+
+
+def failing(how: str) -> Scorer:
+    def rows(world: ScoredWorld, shape: int, at: Ints, options: np.ndarray) -> tuple[Ints, Ints]:
+        if how == "raises":
+            raise KeyError("a\nb")
+        keys = np.full(len(at), np.nan) if how == "nan" else np.zeros(1, dtype=np.int64)
+        return keys, best_fit_rows(world, shape, at)  # type: ignore[return-value]
+
+    return Scorer(name="other", doc="", rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", "KeyError: 'a\\\\nb'"),
+        ("nan", "keys: nan for node 0"),
+        ("short", r"keys have the shape \(1,\) for 3 nodes"),
+    ],
+)
+def test_a_scorer_that_fails_ends_a_study_and_is_answered_for_live(
+    installed: list[Entry], caplog: pytest.LogCaptureFixture, how: str, said: str
+) -> None:
+    installed.append(Entry("mine", failing(how)))
+    with pytest.raises(UserError, match=f"scorer 'mine' failed: {said}"):
+        chosen("mine")
+    live = compose.live_policy("mine+first-fit:0.9")
+    placer = compose.build_placer(NODES, PODS, live, draws=np.random.default_rng(0))
+    for name in ("little", "much", "some"):
+        found = placer.place_one(exclusive(1_000, 1))
+        assert found is not None
+        assert NODES.nodes[found.node].name == name  # by first fit alone
+    assert [one.levelname for one in caplog.records].count("ERROR") == len(
+        {one.message for one in caplog.records}
+    )
+    assert "scorer 'mine' failed" in caplog.text
 
 
 def test_without_plugins_there_are_the_built_in_ones(installed: list[Entry]) -> None:
