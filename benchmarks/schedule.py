@@ -1,11 +1,13 @@
 """How fast training-job schedulers are simulated, and what a decision costs.
 
     python benchmarks/schedule.py [pollux] [muri] [philly] [tree] [events] [arrival] [growth]
-        [ours] [budgeted] [ours-philly] [cycles] [memory] [--svg FILE]
+        [ours] [budgeted] [ours-philly] [cycles] [memory]
+        [--jobs N ...] [--planner NAME ...] [--svg FILE]
 
 Prints one row a measurement; `cpu_s` counts user CPU time after imports and file reading. Traces
-are found by WATTHERD_DATA; what needs an absent one is left out and said so. `--svg` draws what
-`budgeted` measures.
+are found by WATTHERD_DATA; what needs an absent one is left out and said so. `budgeted` measures
+every planner, or those of `--planner`, at 600, 1,250 and 2,500 jobs, or at those of `--jobs`, on a
+tenth as many nodes; `--svg` draws what it measures.
 """
 
 from __future__ import annotations
@@ -192,7 +194,8 @@ def ours() -> Iterator[Row]:
         yield _together("wattherd", OURS, part)
 
 
-BUDGETED = ((600, 60), (1_250, 125), (2_500, 250))
+BUDGETED = (600, 1_250, 2_500)
+"""Jobs, unless others are asked for: 10,000 take half a minute or more for each planner."""
 LEFT_OUT = ("@fastest", "deadline", "hived")
 """Of what `budgeted` measures: speeds are equal here, and no job has a deadline or a cell."""
 DRAWN = ("capacity", "drf", "fifo", "gandiva", "priority", "srtf", "tiresias", "wattherd")
@@ -200,14 +203,17 @@ Times = dict[str, list[float]]
 """By planner seconds of processor time, one for each size."""
 
 
-def budgeted(times: Times | None = None) -> Iterator[Row]:
+def budgeted(
+    times: Times | None = None, jobs: Sequence[int] = BUDGETED, planners: Sequence[str] = ()
+) -> Iterator[Row]:
     """Every planner where jobs and nodes grow together, at load 2 with a budget."""
-    for policy in preset("none").schedulers:
-        if not policy.endswith(LEFT_OUT):
-            spent_s = [_together_s(policy, *size, BUDGET_PART) for size in BUDGETED]
-            if times is not None:
-                times[policy] = spent_s
-            yield _told(policy, BUDGETED, spent_s, BUDGET_PART)
+    sizes = [(count, count // 10) for count in jobs]
+    measured = [name for name in preset("none").schedulers if not name.endswith(LEFT_OUT)]
+    for policy in planners or measured:
+        spent_s = [_together_s(policy, *size, BUDGET_PART) for size in sizes]
+        if times is not None:
+            times[policy] = spent_s
+        yield _told(policy, sizes, spent_s, BUDGET_PART)
 
 
 def _together(policy: str, sizes: Sequence[tuple[int, int]], part: float | None) -> Row:
@@ -228,17 +234,19 @@ def _told(
     policy: str, sizes: Sequence[tuple[int, int]], times_s: Sequence[float], part: float | None
 ) -> Row:
     """With the exponent between the first and the last."""
-    exponent = math.log(times_s[-1] / times_s[0]) / math.log(sizes[-1][0] / sizes[0][0])
-    told = " / ".join(f"{one:.1f}" for one in times_s) + f" s, exponent {exponent:.2f}"
+    told = " / ".join(f"{one:.1f}" for one in times_s) + " s"
+    if len(sizes) > 1:
+        exponent = math.log(times_s[-1] / times_s[0]) / math.log(sizes[-1][0] / sizes[0][0])
+        told = f"{told}, exponent {exponent:.2f}"
     shown = " / ".join(f"{count:,}" for count, _ in sizes)
     watts = "no budget" if part is None else f"{part:.0%} of all watts"
     return f"load 2, a node for 10 of {shown} jobs, {policy}, {watts}", told, "<= 30 s, 1.2"
 
 
-def growth_svg(times: Times) -> str:
+def growth_svg(times: Times, counts: Sequence[int]) -> str:
     """What a job costs against how many there are, for docs/speed.md: a level line is growth 1."""
-    jobs = [float(count) for count, _ in BUDGETED]
     drawn = {policy: times[policy] for policy in DRAWN if policy in times}
+    jobs = [float(count) for count in counts]
     series = [
         Series(
             name=policy,
@@ -390,18 +398,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--jobs", type=int, nargs="+", default=BUDGETED, metavar="N",
+        help="how many jobs `budgeted` plays, ascending; 10 or more",
+    )  # fmt: skip
+    parser.add_argument(
+        "--planner", nargs="+", default=[], metavar="NAME", choices=preset("none").schedulers,
+        help="of `budgeted`; without, every planner",
+    )  # fmt: skip
     parser.add_argument("--svg", type=Path, help="what `budgeted` measures, as a picture")
     arguments = parser.parse_args()
-    times: Times = {}
+    measured = partial(
+        budgeted, times := dict[str, list[float]](), arguments.jobs, arguments.planner
+    )
     for name in arguments.parts or PARTS:
         if name in ("pollux", "muri", "philly", "tree", "ours-philly") and not traces().is_dir():
             print(f"{name}: no traces, set WATTHERD_DATA", file=sys.stderr)
             continue
-        rows = budgeted(times) if name == "budgeted" else PARTS[name]()
+        rows = measured() if name == "budgeted" else PARTS[name]()
         for what, found, wanted in rows:
             print(f"{what:58} {found:42} {wanted}", flush=True)
     if arguments.svg is not None and times:
-        arguments.svg.write_text(growth_svg(times))
+        arguments.svg.write_text(growth_svg(times, arguments.jobs))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ class Desk:
             "asked": len(watts._demand),
             "shared": {job_id: watts._plan.shared.devices(job_id) for job_id in self.jobs},
             "loads": list(watts._plan.nw),
-            "quota": {key: gpus for key, gpus in draft._in_use.items() if gpus},
+            "quota": {key: gpus for key, gpus in draft._use.gpus.items() if gpus},
             "tenants": {key: gpus for key, gpus in draft._tenants._held.items() if gpus},
             "stops": dict(draft.stops),
             "ended": dict(draft.ended),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +16,9 @@ from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.model.allocation import Allocation
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import make_request
+from wattherd.policy.contract import View
 from wattherd.policy.queue.gang import FreeRoom, GangHolds
-from wattherd.policy.queue.order import HeldAmounts, RunningAmounts, vector_of
+from wattherd.policy.queue.order import PlannedAmounts, vector_of
 from wattherd.policy.schedule import capacity, drf
 from wattherd.testing.timed_world import t4_nodes, timed
 
@@ -27,36 +28,51 @@ def held(gpus: int) -> tuple[Allocation, ...]:
     return (Allocation(node=0, gpus=tuple(range(gpus)), request=request),)
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    plans=st.lists(
-        st.dictionaries(
-            st.sampled_from("abcdef"), st.tuples(st.integers(1, 4), st.sampled_from("xyz"))
-        ),
-        max_size=8,
-    )
-)
-def test_amounts_that_are_kept_are_those_counted_anew(
-    plans: list[dict[str, tuple[int, str]]],
-) -> None:
-    """Jobs come, go, change hands and places; only who holds something is named."""
-    kept, places = HeldAmounts(), {gpus: held(gpus) for gpus in range(1, 5)}
-    for plan in plans:
-        running: list[Any] = [
-            SimpleNamespace(id=name, wanted=places[gpus], owner=owner)
-            for name, (gpus, owner) in plan.items()
-        ]
-        anew: dict[str, list[int]] = {}
-        for job in running:
-            sums = anew.setdefault(job.owner, [0, 0, 0])
-            for column, more in enumerate(vector_of(job.wanted)):
-                sums[column] += int(more)
-        assert kept.of(running, lambda job: job.owner) == {  # type: ignore[attr-defined]
-            owner: tuple(sums) for owner, sums in anew.items()
-        }
+class Rows:
+    """What a view says of jobs; a change is told by whoever made it, and some that were none."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Any] = {}
+        self.came: list[Any] = []
+        self.gone: list[Any] = []
+        self.changed: list[Any] = []
+
+    def live(self) -> list[Any]:
+        return list(self.jobs.values())
+
+    def entered(self) -> list[Any]:
+        return self.came
+
+    def left(self) -> list[Any]:
+        return self.gone
+
+    def replanned(self) -> list[Any]:
+        return self.changed
+
+    def happens(self, plan: dict[str, tuple[int, str, str]], number: int) -> None:
+        """From now on these jobs live, with so many GPUs, in a queue and of a user."""
+        self.came, self.changed = [], []
+        self.gone = [job for name, job in self.jobs.items() if name not in plan]
+        for name, (gpus, queue, user) in plan.items():
+            known, place = self.jobs.get(name), PLACES[gpus]
+            spec = SPECS[queue, user]
+            if known is None or known.spec is not spec:  # edited: it goes, and comes again
+                self.gone += [] if known is None else [known]
+                number += 1
+                known = SimpleNamespace(id=name, wanted=place, spec=spec, number=number)
+                self.came.append(known)
+            elif gpus or known.wanted is not place:
+                known.wanted = place
+                self.changed.append(known)
+            self.jobs[name] = known
+        self.jobs = {name: self.jobs[name] for name in plan}
 
 
-@settings(max_examples=50, deadline=None)
+PLACES = {gpus: held(gpus) if gpus else () for gpus in range(5)}
+SPECS = {(queue, user): SimpleNamespace(queue=queue, user=user) for queue in "pq" for user in "xy"}
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     plans=st.lists(
         st.dictionaries(
@@ -64,28 +80,26 @@ def test_amounts_that_are_kept_are_those_counted_anew(
             st.tuples(st.integers(0, 4), st.sampled_from("pq"), st.sampled_from("xy")),
         ),
         max_size=8,
-    )
+    ),
+    unheard=st.integers(0, 2),
 )
-def test_amounts_of_users_that_are_kept_are_those_counted_anew(
-    plans: list[dict[str, tuple[int, str, str]]],
+def test_amounts_of_owners_that_are_kept_are_those_counted_anew(
+    plans: list[dict[str, tuple[int, str, str]]], unheard: int
 ) -> None:
-    """Jobs come, go, change queues and places; their users are named in the order of jobs."""
-    kept, places = RunningAmounts(), {gpus: held(gpus) for gpus in range(5)}
-    specs = {
-        (queue, user): SimpleNamespace(queue=queue, user=user) for queue in "pq" for user in "xy"
-    }
-    for plan in plans:
-        running: list[Any] = [
-            SimpleNamespace(id=name, wanted=places[gpus], spec=specs[queue, user])
-            for name, (gpus, queue, user) in plan.items()
-        ]
-        anew: dict[tuple[str, str], list[float]] = {}
-        for job in running:
-            sums = anew.setdefault((job.spec.queue, job.spec.user), [0, 0, 0, 0])
-            for column, more in enumerate((len(job.wanted[0].gpus), *vector_of(job.wanted))):
-                sums[column] += more
-        told = kept.of(running)
-        assert [(whose, list(sums)) for whose, sums in told.items()] == list(anew.items())
+    """Jobs come, go, change queues and places; owners are named in the order of their jobs."""
+    kept, view = PlannedAmounts[tuple[str, str]](), Rows()
+    for number, plan in enumerate(plans):
+        view.happens(plan, 10 * number)
+        if number < unheard:
+            continue  # whoever takes over later hears of all that live then
+        kept.hear(cast("View", view), lambda job: (job.spec.queue, job.spec.user))
+        anew: dict[tuple[str, str], list[int]] = {}
+        for job in sorted(view.live(), key=lambda job: job.number):
+            if job.wanted:
+                sums = anew.setdefault((job.spec.queue, job.spec.user), [0, 0, 0, 0])
+                for column, more in enumerate((len(job.wanted[0].gpus), *vector_of(job.wanted))):
+                    sums[column] += more
+        assert [(whose, list(sums)) for whose, sums in kept.of_all().items()] == list(anew.items())
 
 
 def room_anew(self: Any, place: Any, gpus: int) -> FreeRoom:
@@ -129,12 +143,15 @@ def test_decisions_are_those_of_planners_that_keep_nothing(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(capacity._Cycle, "_room_for", room_anew)
         patched.setattr(drf._Cycle, "_room_for", room_beside_anew)
-        patched.setattr(drf, "HeldAmounts", Forgetful)
+        patched.setattr(PlannedAmounts, "hear", hears_all)
         anew = simulate(setting, policy)
     assert kept.recording.commands == anew.recording.commands
     assert kept.unfinished == anew.unfinished
 
 
-class Forgetful(HeldAmounts):
-    def of(self, running: Any, owner: Any) -> Any:
-        return HeldAmounts().of(running, owner)
+def hears_all(self: PlannedAmounts[Any], view: View, owner: Any) -> None:
+    """As if nothing were known from earlier plans."""
+    PlannedAmounts.__init__(self)
+    for job in view.live():
+        if job.wanted:
+            self._add(job, owner(job))

@@ -140,6 +140,13 @@ class View(Protocol):
         """Those that could run at the last plan and cannot now; they left before others came."""
         ...
 
+    def replanned(self) -> Sequence[JobView]:
+        """Those of `live` that are not given what the last plan found: by it, or since then.
+
+        Also some whose part was changed and changed back.
+        """
+        ...
+
     def gpus_per_node(self) -> NDArray[np.int64]:
         """GPUs of each usable node (N,), 0 for lost ones."""
         ...
@@ -247,6 +254,10 @@ class Draft(Protocol):
 
     def wait(self, job: JobView, reason: Reason) -> None:
         """Say why a job gets nothing in this plan."""
+        ...
+
+    def wait_alike(self, jobs: Sequence[JobView], reason: Reason) -> None:
+        """Say so of many jobs at once."""
         ...
 
     def tell(self, job: JobView, text: str) -> None:

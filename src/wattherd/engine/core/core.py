@@ -651,25 +651,17 @@ class Core:
 
     def _draft(self) -> GuardedDraft:
         return GuardedDraft(
-            self.planned,
-            self.jobs,
-            self.lost,
-            self.watts,
-            self.questions,
-            self.now_s,
-            self.config.quota,
-            self.stopped,
-            self.strikes,
-            self.limits,
-            self.config.eligible,
-            self.config.is_there,
-        )
+            self.planned, self.jobs, self.lost, self.watts, self.questions, self.now_s,
+            self.config.quota, self.stopped, self.strikes, self.limits, self.config.eligible,
+            self.config.is_there, self.plan.use,
+        )  # fmt: skip
 
     def _view(self) -> CoreView:
         return CoreView(
             now_s=self.now_s,
             memory=self._memory,
             roster=self.roster,
+            replanned_jobs=self.plan.use.take_changed(),
             planned=self.planned,
             lost=self.lost,
             devices=self.drained,

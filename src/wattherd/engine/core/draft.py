@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.engine.core.capacity import Book
-from wattherd.engine.core.view import Questions
+from wattherd.engine.core.view import PlannedUse, Questions
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PlanOrder, PowerAccount
@@ -82,12 +82,13 @@ class GuardedDraft:
         limits: Mapping[str, int] | None = None,
         eligible: Eligibility | None = None,
         is_there: Callable[[str], bool] = frozenset[str]().__contains__,
+        use: PlannedUse | None = None,
     ) -> None:
         """`lost` are the indices of nodes that must not be used, `stopped` queues likewise.
 
         `strikes` counts refused proposals by reason code; `limits` are the most GPUs of tenants.
         `eligible` says which nodes jobs may use, None: all. What of a job `is_there` already is
-        booked whatever it draws.
+        booked whatever it draws. `use` is what the plan gives to whom; None: it is added up.
         """
         self._planned = planned
         self._jobs = jobs
@@ -100,9 +101,7 @@ class GuardedDraft:
         self._is_there = is_there
         self._stopped = stopped or {}
         self._strikes = Counter[str]() if strikes is None else strikes
-        # Counted anew for each plan and only where there is a quota: a counter that lived on would
-        # have to be told of every end of every job.
-        self._in_use = _in_use(jobs.values()) if quota is not None else {}
+        self._use = PlannedUse(jobs.values()) if use is None else use
         self._tenants = UNLIMITED
         if limits:
             given = ((job.spec, _gpus(job.wanted)) for job in jobs.values() if job.wanted)
@@ -274,8 +273,8 @@ class GuardedDraft:
 
     def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
         """Take (sign 1) or return a job's part of its quota and of its tenant's limit."""
-        if self._quota is not None and allocations:
-            self._in_use[_account(record)] += sign * _gpus(allocations)
+        if allocations:
+            self._use.add(record, allocations, sign)
         if self._tenants.limits:
             self._tenants.spend(record.spec, sign * _gpus(allocations))
 
@@ -287,7 +286,9 @@ class GuardedDraft:
         if self._quota is None:
             return None
         total = self._planned.usable_gpu_total(self._lost)
-        use = PlanUse(now_s=self.now_s, total_gpus=total, gpus=self._in_use, stopped=self._stopped)
+        use = PlanUse(
+            now_s=self.now_s, total_gpus=total, gpus=self._use.gpus, stopped=self._stopped
+        )
         return self._quota.admits(record.spec, _gpus(allocations), use)
 
     def _book(self, record: JobRecord, shares: Sequence[Share]) -> tuple[Allocation, ...] | Reason:
@@ -452,6 +453,16 @@ class GuardedDraft:
         self._note(self.reasons, job.id, reason)
         self._note(self.touched, job.id, None)
 
+    def wait_alike(self, jobs: Sequence[JobView], reason: Reason) -> None:
+        """Note why jobs get nothing; thousands wait for the same."""
+        names = [job.id for job in jobs if not job.wanted]
+        if self._undo is not None or len(names) < len(jobs):
+            for job in jobs:
+                self.wait(job, reason)
+            return
+        self.reasons.update(dict.fromkeys(names, reason))
+        self.touched.update(dict.fromkeys(names))
+
     def tell(self, job: JobView, text: str) -> None:
         """Add a line to a job's story, of this plan."""
         self._note(self.told, job.id, text)
@@ -510,24 +521,8 @@ def share_request(role: TaskRole, share: Share, models: tuple[str, ...]) -> Requ
     )
 
 
-def _account(job: JobRecord) -> tuple[str, str]:
-    return job.spec.queue, job.spec.user
-
-
 def _gpus(allocations: tuple[Allocation, ...]) -> int:
     return sum(len(allocation.gpus) for allocation in allocations)
-
-
-def _in_use(jobs: Iterable[JobRecord]) -> Counter[tuple[str, str]]:
-    """GPUs that the plan gives to each (queue, user)."""
-    use: Counter[tuple[str, str]] = Counter()
-    for job in jobs:
-        if job.wanted:
-            gpus = 0  # all jobs that run, at each plan: an expression for it takes twice as long
-            for allocation in job.wanted:
-                gpus += len(allocation.gpus)
-            use[_account(job)] += gpus
-    return use
 
 
 def _why_moved(before: tuple[Allocation, ...], after: tuple[Allocation, ...]) -> StopReason:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattherd.engine.core.capacity import Book
+from wattherd.engine.core.view import PlannedUse
 from wattherd.engine.jobs.lifecycle import FINAL, State
 from wattherd.engine.jobs.record import JobRecord, may_run
 from wattherd.errors import Bug
@@ -34,6 +35,8 @@ def validate(core: Core) -> None:
     _check_book(core.held, held, "held", {})
     planned = [a for job in core.jobs.values() for a in job.wanted]
     _check_book(core.planned, planned, "planned", out)
+    if core.plan.use.gpus != PlannedUse(core.jobs.values()).gpus:
+        raise Bug("what the plan gives to queues and users does not add up")
     # I3: a drained device may still be held, never be planned: the planned book gave it up at once.
     if any((a.node, gpu) in out for a in planned for gpu in a.gpus):
         raise Bug("a drained device is planned for")

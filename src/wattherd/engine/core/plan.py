@@ -27,7 +27,7 @@ from operator import attrgetter
 from wattherd.engine.core.capacity import Book
 from wattherd.engine.core.config import CoreConfig
 from wattherd.engine.core.draft import GuardedDraft
-from wattherd.engine.core.view import Roster
+from wattherd.engine.core.view import PlannedUse, Roster
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord, StoryLine, may_run
 from wattherd.engine.power.account import PowerAccount
@@ -150,8 +150,8 @@ class StartingJobs:
 
     def __init__(self) -> None:
         """Nobody waits."""
-        self._places: dict[str, int] = {}
-        """By job, its place in the line."""
+        self.places: dict[str, int] = {}
+        """By job, its place in the line; to be read."""
         self._next = 0
         self._due: dict[str, None] = {}
         """Those that may be able to start."""
@@ -160,24 +160,24 @@ class StartingJobs:
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._places)
+        return len(self.places)
 
     def __iter__(self) -> Iterator[str]:
         """All of them."""
-        return iter(self._places)
+        return iter(self.places)
 
     # A job that is planned anew keeps its place in the line: else a job whose plan changes with
     # every event would never be first for devices that come free.
     def put(self, job_id: str) -> None:
         """A job has a plan, or another one than it had."""
-        if job_id not in self._places:
-            self._places[job_id] = self._next
+        if job_id not in self.places:
+            self.places[job_id] = self._next
             self._next += 1
         self._due[job_id] = None
 
     def drop(self, job_id: str) -> None:
         """A job waits no longer."""
-        self._places.pop(job_id, None)
+        self.places.pop(job_id, None)
         self._due.pop(job_id, None)
 
     def lacks(self, job: JobRecord, held: Book) -> bool:
@@ -197,16 +197,16 @@ class StartingJobs:
         """Something came free on a node."""
         # Who has left the line meanwhile, or was given another plan, is still named here.
         for job_id in self._lacking.pop(node, ()):
-            if job_id in self._places:
+            if job_id in self.places:
                 self._due[job_id] = None
 
     def due(self) -> list[str]:
         """Those that may be able to start, oldest plan first."""
-        return sorted(self._due, key=self._places.__getitem__)
+        return sorted(self._due, key=self.places.__getitem__)
 
     def looked_past(self) -> Iterator[str]:
         """Those that are not looked at before something comes free."""
-        return (job_id for job_id in self._places if job_id not in self._due)
+        return (job_id for job_id in self.places if job_id not in self._due)
 
 
 # What stands between a planner's wish and the world. The books say what the plan gives; this says
@@ -218,7 +218,7 @@ class Plan:
     def __init__(self, planned: Book, watts: PowerAccount) -> None:
         """Nothing is planned."""
         self.planned, self._watts = planned, watts
-        self.roster = Roster()
+        self.roster, self.use = Roster(), PlannedUse()
         self._touched: dict[str, None] = {}
         """Jobs that changed since the last plan was carried out."""
         # Kept apart from the draft's stops, which live for one plan: a ramp may hold a stop up for
@@ -244,6 +244,7 @@ class Plan:
             return
         for allocation in job.wanted:
             self.planned.release(allocation)
+        self.use.add(job, job.wanted, -1)
         job.wanted = ()
         self._watts.plan(job)
         self.starting.drop(job.id)
@@ -299,15 +300,17 @@ class Plan:
     ) -> list[JobRecord]:
         """Live jobs for which there may be orders; the others, often all, only wait on."""
         beyond = []
-        for job_id in touched:
+        places, reasons = self.starting.places, draft.reasons
+        for job_id in touched:  # thousands, at every plan
             job = jobs.get(job_id)
             if job is None:
                 continue
             if job.wanted or job.active:
                 beyond.append(job)
                 continue
-            job.reason = job.aside or draft.reasons.get(job_id, job.reason)
-            self.starting.drop(job_id)
+            job.reason = job.aside or reasons.get(job_id, job.reason)
+            if job_id in places:
+                self.starting.drop(job_id)
         return beyond
 
     def _carry_out(

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from wattherd.estimate.learned_rates import LearnedRates, WayRun
 from wattherd.estimate.learned_restarts import PRIOR, LearnedRestarts, RestartTime
 from wattherd.estimate.learned_services import LearnedServices, PastServices
 from wattherd.estimate.learned_steps import LearnedSteps, StepsLeft
+from wattherd.model.allocation import Allocation
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Compute
 from wattherd.model.event import Computed, JobProgressed
@@ -110,6 +112,43 @@ class Roster:
         self.left = {}
 
 
+# --- What the plan gives to whom ------------------------------------------------------------------
+
+
+# A draft, and a plan that is taken away, both change it where they change what a job is given. So
+# no plan has to add up all jobs anew: it costs as much as changed since the last one. The sums are
+# of integers: what is added and taken away again leaves no trace, and `core.invariants` compares
+# them with a count from the start after every event of a test.
+class PlannedUse:
+    """GPUs that the plan gives to each (queue, user), and the jobs that it gives something else."""
+
+    def __init__(self, jobs: Iterable[JobRecord] = ()) -> None:
+        """Begin with what the plan gives to `jobs`."""
+        self.gpus: Counter[tuple[str, str]] = Counter()
+        self._changed: dict[str, JobRecord] = {}
+        for job in jobs:
+            if job.wanted:
+                self.add(job, job.wanted, 1)
+
+    # A job that waits may be edited into another queue; one with a plan may not. So what is taken
+    # away is taken from whom it was given to.
+    def add(self, job: JobRecord, allocations: Iterable[Allocation], sign: int) -> None:
+        """The plan gives a job these (sign 1), or takes them from it (-1)."""
+        gpus = 0
+        for allocation in allocations:
+            gpus += len(allocation.gpus)
+        whose = job.spec.queue, job.spec.user
+        self.gpus[whose] += sign * gpus
+        if not self.gpus[whose]:
+            del self.gpus[whose]
+        self._changed[job.id] = job
+
+    def take_changed(self) -> dict[str, JobRecord]:
+        """Jobs that the plan may give something else than when this was last asked, by id."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+
 # A view holds references, not copies: a copy of all jobs at every plan would cost by jobs where
 # most plans touch a few. It is safe because planners get read-only protocols (`policy.contract`),
 # and because all that changes while they plan is changed by their own proposals.
@@ -120,6 +159,7 @@ class CoreView:
     now_s: float
     memory: dict[str, Any]
     roster: Roster
+    replanned_jobs: Mapping[str, JobRecord]
     planned: Book
     lost: Collection[int]
     devices: DrainedDevices
@@ -170,6 +210,10 @@ class CoreView:
     def left(self) -> Sequence[JobRecord]:
         """Jobs that went since the last plan."""
         return list(self.roster.left.values())
+
+    def replanned(self) -> Sequence[JobRecord]:
+        """Jobs that run or may run, of which the plan may give something else than at the last."""
+        return [job for job in self.replanned_jobs.values() if job.listed]
 
     # Drained devices are left out as lost nodes are: a planner that packs an empty cluster must not
     # pack onto them.

@@ -8,7 +8,6 @@ against.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattherd.engine.placement.kernels import MAX_PODS_PER_NODE
 from wattherd.engine.placement.score_table import NEVER, NO_NODE, ScoreTable
@@ -54,7 +53,7 @@ def _refresh(
         # In another order than the kernel, which is no matter: a node's score depends on no other
         # node's.
         dirty = np.unique(log[np.arange(seen, now) % len(log)])
-    possible = dirty[_feasible(world, shape, dirty)]
+    possible = feasible_rows(world, shape, dirty)
     table.keys[:, shape, dirty] = INFEASIBLE
     for k, part in enumerate(policy.parts if len(possible) else ()):
         keys, gpus = part.scorer.rows(world, shape, possible, part.options)
@@ -62,7 +61,8 @@ def _refresh(
         table.gpus[shape, possible] = gpus
 
 
-def _feasible(world: ScoredWorld, shape: int, rows: Ints) -> NDArray[np.bool_]:
+def feasible_rows(world: ScoredWorld, shape: int, rows: Ints) -> Ints:
+    """Those of `rows` that have room for the shape, memory aside."""
     nodes, shapes = world.nodes, world.shapes
     room = (nodes.cpu_free[rows] >= shapes.cpu_milli[shape]) & (
         nodes.pods[rows] < MAX_PODS_PER_NODE
@@ -70,7 +70,8 @@ def _feasible(world: ScoredWorld, shape: int, rows: Ints) -> NDArray[np.bool_]:
     if shapes.gpu_count[shape]:
         fitting = (nodes.gpu_free[rows] >= shapes.gpu_milli[shape]).sum(axis=1)
         room &= shapes.allowed[shape][nodes.model[rows]] & (fitting >= shapes.gpu_count[shape])
-    return np.asarray(room, dtype=np.bool_)
+    found: Ints = rows[room]
+    return found
 
 
 def _weighted(policy: PlacePolicy, keys: Ints) -> Ints:

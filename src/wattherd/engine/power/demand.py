@@ -34,7 +34,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -338,8 +339,10 @@ class DemandClasses:
             caps = _caps(level, len(one.jobs), one.ask.curve)
             if caps == one.caps:
                 continue
-            for job, cap_w, before_w in zip(one.jobs, caps, one.caps, strict=True):
-                if cap_w != before_w and job.wanted_cap_w != cap_w:
+            # Of thousands mostly a few get another cap than before: nothing is done for the rest.
+            changes = map(ne, caps, one.caps)
+            for job, cap_w in compress(zip(one.jobs, caps, strict=True), changes):
+                if job.wanted_cap_w != cap_w:
                     job.wanted_cap_w = cap_w
                     changed.append(job)
             one.caps = caps

@@ -81,6 +81,7 @@ class GangShapes:
         self._needs: dict[str, int] = {}
         self._kin: dict[str, int] = {}
         self._where: dict[str, tuple[bytes, ...]] = {}
+        self._alike: dict[str, tuple[Any, ...]] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._count = 0
 
@@ -91,6 +92,7 @@ class GangShapes:
             self._needs.pop(job.id, None)
             self._kin.pop(job.id, None)
             self._where.pop(job.id, None)
+            self._alike.pop(job.id, None)
             known = self._known[job.id] = (job.spec, shapes(job.spec))
         return known[1]
 
@@ -108,6 +110,14 @@ class GangShapes:
         found = self._where.get(job.id)
         if found is None:
             found = self._where[job.id] = eligibility_key(view, job.spec)
+        return found
+
+    def alike(self, job: JobView, view: KnowsEligibility) -> tuple[Any, ...]:
+        """What it `needs` and `where`; asked for at every look at a job."""
+        known = self._known.get(job.id)
+        if known is not None and known[0] is job.spec and job.id in self._alike:
+            return self._alike[job.id]
+        found = self._alike[job.id] = self.needs(job), *self.where(job, view)
         return found
 
     def kin(self, job: JobView, now_s: float) -> tuple[int, bool] | None:
@@ -132,15 +142,22 @@ class GangShapes:
         return found
 
     def keep(self, live: Collection[str]) -> None:
-        """Forget jobs that are gone."""
+        """Forget all jobs that do not live."""
         if len(self._known) > len(live):
-            for gone in [job_id for job_id in self._known if job_id not in live]:
-                self._known.pop(gone)
-                for known in (self._needs, self._kin, self._where):
-                    known.pop(gone, None)
-        if len(self._numbers) > 2 * len(live) + KINDS:
+            self._drop([job_id for job_id in self._known if job_id not in live])
+        self._drop([])
+
+    def forget(self, gone: Iterable[JobView]) -> None:
+        """Forget jobs that are gone."""
+        self._drop([job.id for job in gone])
+
+    def _drop(self, gone: Iterable[str]) -> None:
+        for job_id in gone:
+            for known in (self._known, self._needs, self._kin, self._where, self._alike):
+                known.pop(job_id, None)
+        if len(self._numbers) > 2 * len(self._known) + KINDS:
             self._numbers = {}
-            self._needs, self._kin = {}, {}
+            self._needs, self._kin, self._alike = {}, {}, {}
 
 
 class FreeRoom:
@@ -152,6 +169,7 @@ class FreeRoom:
         """`free` is changed in place by `take` and `give`; `who` knows where jobs may run."""
         self.free = free
         self._nodes, self._who = nodes, who
+        self._gpus: int | None = None
 
     @classmethod
     def of(cls, draft: Draft, view: View) -> FreeRoom:
@@ -171,7 +189,10 @@ class FreeRoom:
     @property
     def gpus(self) -> int:
         """Free GPUs of all nodes."""
-        return int(self.free[:, GPU].sum())
+        # Asked at every look at a waiting job, of which most come between two changes.
+        if self._gpus is None:
+            self._gpus = int(self.free[:, GPU].sum())
+        return self._gpus
 
     def __len__(self) -> int:
         """How many nodes there are."""
@@ -195,11 +216,13 @@ class FreeRoom:
 
     def take(self, spec: JobSpec, shares: Iterable[Share]) -> None:
         """Give shares away."""
+        self._gpus = None
         for share in shares:
             self.free[share.node] -= share.tasks * _need(spec.roles[share.role])
 
     def give(self, allocations: Iterable[Allocation]) -> None:
         """Take allocations back."""
+        self._gpus = None
         for one in allocations:
             request = one.request
             self.free[one.node] += (request.cpu_milli, request.memory_mib, len(one.gpus))

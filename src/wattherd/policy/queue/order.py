@@ -7,13 +7,14 @@ the jobs of each user.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from typing import Any, Generic, TypeVar
 
 from wattherd.model.allocation import Allocation
-from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.queue.drf import Vector, dominant_share
 
@@ -23,10 +24,14 @@ Key = Callable[[JobView, float], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LeafOrder:
-    """`share` of (held, capacity) ranks users; None: users do not matter."""
+    """`share` of (held, capacity) ranks users; None: users do not matter.
+
+    With `stays` a job's place among others is the same as long as it waits.
+    """
 
     key: Key
     share: Callable[[Vector, Vector], float] | None = None
+    stays: bool = False
 
 
 def _fifo(job: JobView, now_s: float) -> tuple[float, ...]:
@@ -59,16 +64,16 @@ def _gpu_share(held: Vector, capacity: Vector) -> float:
 GPU = 2
 """Position of GPUs in vectors (milli-vCPU, MiB, milli-GPU)."""
 ORDERS: Mapping[str, LeafOrder] = {
-    "fifo": LeafOrder(_fifo),
+    "fifo": LeafOrder(_fifo, stays=True),
     "fair": LeafOrder(_fifo, _gpu_share),
     "drf": LeafOrder(_fifo, dominant_share),
-    "sjf": LeafOrder(_shortest),
+    "sjf": LeafOrder(_shortest, stays=True),
     "las": LeafOrder(_least_attained),
-    "deadline": LeafOrder(_deadline),
+    "deadline": LeafOrder(_deadline, stays=True),
 }
 
 
-def vector_of(allocations: Iterable[Allocation]) -> Vector:
+def vector_of(allocations: Iterable[Allocation]) -> tuple[int, int, int]:
     """What allocations hold: milli-vCPU, MiB, milli-GPU."""
     cpu = memory = gpu = 0
     for one in allocations:
@@ -78,93 +83,71 @@ def vector_of(allocations: Iterable[Allocation]) -> Vector:
     return cpu, memory, gpu
 
 
-class HeldAmounts:
-    """What owners hold, kept from plan to plan: only jobs whose place changed are added up anew.
+Owner = TypeVar("Owner", bound=Hashable)
+_Amount = tuple[Sequence[Allocation], int, Any, Sequence[int]]
+"""Of a job: its place, told by identity; its number; its owner; GPUs, and all resources."""
+
+
+class PlannedAmounts(Generic[Owner]):
+    """What the plan gives to owners, kept from plan to plan: only whose part changed is looked at.
 
     Sums of integers, so that they do not depend on the order in which jobs came and went.
     """
 
     def __init__(self) -> None:
-        """Nobody holds anything."""
-        self._jobs: dict[str, tuple[Sequence[Allocation], str, Vector]] = {}
-        self._sums: dict[str, list[float]] = {}
-
-    def of(self, running: Sequence[JobView], owner: Callable[[JobView], str]) -> dict[str, Vector]:
-        """What each owner of the `running` jobs holds; their allocations are told by identity."""
-        known = self._jobs
-        for job in running:
-            mine, whose = known.get(job.id), owner(job)
-            if mine is None or mine[0] is not job.wanted or mine[1] != whose:
-                self._drop(job.id)
-                amount = vector_of(job.wanted)
-                known[job.id] = job.wanted, whose, amount
-                sums = self._sums.setdefault(whose, [0, 0, 0])
-                for column, more in enumerate(amount):
-                    sums[column] += more
-        if len(known) > len(running):
-            there = {job.id for job in running}
-            for gone in [job_id for job_id in known if job_id not in there]:
-                self._drop(gone)
-        return {whose: tuple(sums) for whose, sums in self._sums.items()}
-
-    def _drop(self, job_id: str) -> None:
-        mine = self._jobs.pop(job_id, None)
-        if mine is not None:
-            sums = self._sums[mine[1]]
-            for column, less in enumerate(mine[2]):
-                sums[column] -= less
-            if not any(sums):
-                del self._sums[mine[1]]
-
-
-_Amount = tuple[Sequence[Allocation], JobSpec, tuple[str, str], Vector]
-"""Of a job: place and specification, told by identity; queue and user; GPUs and resources."""
-_NO_AMOUNT = (0, 0, 0, 0)
-
-
-class RunningAmounts:
-    """What users hold in queues, kept from plan to plan as `HeldAmounts` keeps what owners hold."""
-
-    def __init__(self) -> None:
-        """Nobody runs."""
+        """Nothing was heard yet."""
+        self._heard = False
         self._known: dict[str, _Amount] = {}
-        self._sums: dict[tuple[str, str], list[float]] = {}
+        self._sums: dict[Owner, list[int]] = {}
+        self._numbers: dict[Owner, list[int]] = {}
+        """Of their jobs with a place, ascending."""
 
-    def of(self, running: Sequence[JobView]) -> dict[tuple[str, str], Sequence[float]]:
-        """What users hold in each queue that jobs name: GPUs, and all resources after that.
+    def hear(self, view: View, owner: Callable[[JobView], Owner]) -> None:
+        """See to all that changed since the last plan; to be called at every plan.
 
-        In the order of the first of their `running` jobs.
+        `owner` says whose a job is, which must not change while it has a place.
         """
-        known, order = self._known, dict[tuple[str, str], None]()
-        for job in running:
-            mine = known.get(job.id)
-            if mine is None or mine[0] is not job.wanted or mine[1] is not job.spec:
-                mine = self._look(job)
-            order[mine[2]] = None
-        if len(known) > len(running):
-            there = {job.id for job in running}
-            for gone in [job_id for job_id in known if job_id not in there]:
-                self._drop(gone)
-        return {whose: self._sums.get(whose, _NO_AMOUNT) for whose in order}
+        if not self._heard:
+            self._heard = True
+            changed = view.live()
+        else:
+            for job in view.left():
+                self._drop(job.id)
+            changed = [*view.entered(), *view.replanned()]
+        for job in changed:
+            known = self._known.get(job.id)
+            if known is None or known[0] is not job.wanted:
+                self._drop(job.id)
+                if job.wanted:
+                    self._add(job, owner(job))
 
-    def _look(self, job: JobView) -> _Amount:
-        self._drop(job.id)
-        whose = job.spec.queue, job.spec.user
+    def of_all(self) -> dict[Owner, Sequence[int]]:
+        """GPUs of each owner with a place, and milli-vCPU, MiB and milli-GPU after that.
+
+        In the order of the first of their jobs with a place.
+        """
+        first = sorted(self._numbers, key=lambda owner: self._numbers[owner][0])
+        return {owner: tuple(self._sums[owner]) for owner in first}
+
+    def _add(self, job: JobView, whose: Owner) -> None:
         amount = sum(len(one.gpus) for one in job.wanted), *vector_of(job.wanted)
-        sums = self._sums.setdefault(whose, list(_NO_AMOUNT))
+        self._known[job.id] = job.wanted, job.number, whose, amount
+        sums = self._sums.setdefault(whose, [0, 0, 0, 0])
         for column, more in enumerate(amount):
             sums[column] += more
-        found = self._known[job.id] = job.wanted, job.spec, whose, amount
-        return found
+        insort(self._numbers.setdefault(whose, []), job.number)
 
     def _drop(self, job_id: str) -> None:
-        mine = self._known.pop(job_id, None)
-        if mine is not None:
-            sums = self._sums.get(mine[2], list(_NO_AMOUNT))
-            for column, less in enumerate(mine[3]):
-                sums[column] -= less
-            if not any(sums):
-                self._sums.pop(mine[2], None)
+        known = self._known.pop(job_id, None)
+        if known is None:
+            return
+        _, number, whose, amount = known
+        numbers, sums = self._numbers[whose], self._sums[whose]
+        del numbers[bisect_left(numbers, number)]
+        for column, less in enumerate(amount):
+            sums[column] -= less
+        if not numbers:
+            del self._numbers[whose], self._sums[whose]
 
 
 def capacity_of(view: View) -> Vector:

@@ -37,7 +37,8 @@ from wattherd.policy.queue.capacity import (
 )
 from wattherd.policy.queue.fair_share import FairClaim, FairShares, LeafHead, borrowed, fair_stops
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangHolds, GangShape, GangShapes
-from wattherd.policy.queue.order import LeafLine, RunningAmounts, capacity_of, vector_of
+from wattherd.policy.queue.leaf_lines import LeafJobs, LeafLines, demand
+from wattherd.policy.queue.order import ORDERS, LeafLine, PlannedAmounts, capacity_of, vector_of
 from wattherd.policy.queue.preemption import MayStop, Stoppable
 from wattherd.policy.queue.queue_reasons import (
     Victim,
@@ -65,7 +66,13 @@ from wattherd.policy.queue.tree import (
     Reclaims,
     quota_exceeded,
 )
+from wattherd.policy.queue.waiting import KindLines, KindWalk, LiveJobs
 from wattherd.units import counted
+
+
+def _account(job: JobView) -> tuple[str, str]:
+    return job.spec.queue, job.spec.user
+
 
 Alike = tuple[object, ...]
 Held = tuple[Allocation, ...]
@@ -98,7 +105,8 @@ class _Memory:
     shapes: GangShapes = field(default_factory=GangShapes)
     made: int = 0
     """Holds made so far."""
-    amounts: RunningAmounts = field(default_factory=RunningAmounts)
+    amounts: PlannedAmounts[tuple[str, str]] = field(default_factory=PlannedAmounts)
+    lines: LeafLines = field(default_factory=LeafLines)
     lately: FadingUse = field(default_factory=FadingUse)
 
 
@@ -116,9 +124,9 @@ class _Cycle:
         self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
         self.usage = Usage()
-        self.jobs = {job.id: job for job in view.live()}
-        self.memory.shapes.keep(self.jobs)
-        self.waiting: dict[str, dict[str, JobView]] = {}
+        self.jobs = LiveJobs(view)
+        self.memory.shapes.forget(view.left())
+        self.waiting: dict[str, LeafJobs] = {}
         self.ideals: dict[str, float] = {}
         self.kept = GangHolds(self.memory.holds, len(self.room))
         self.blocked: dict[tuple[str, str], Reason] = {}
@@ -170,55 +178,41 @@ class _Cycle:
     # Who holds and who waits ----------------------------------------------------------------------
 
     def _sort(self) -> None:
-        running = []
-        for job in self.jobs.values():
-            if job.wanted:
-                running.append(job)
-            else:
-                self._line_up(job, self.tree.leaf(job.spec.queue))
-        # Summed before the books of all queues above are written: there are few users.
-        for (queue, user), (gpus, *vector) in self.memory.amounts.of(running).items():
+        self.memory.lines.hear(self.view, self.tree, self.memory.shapes)
+        lines = self.memory.lines.lines
+        for name in lines.names():
+            self._line_up(lines, name, self.tree.leaf(name))
+        self.memory.amounts.hear(self.view, _account)
+        for (queue, user), (gpus, *vector) in self.memory.amounts.of_all().items():
             place = self.tree.leaf(queue)
             if place is not None:
-                self.usage.add(place, user, int(gpus), vector)
+                self.usage.add(place, user, gpus, vector)
         used = None if self.balanced else self.usage.queues
         self.ideals = ideal(
             self.tree,
             self.total,
-            self._demand(),
+            demand(self.tree, self.total, self.usage.users, self.waiting, self.memory.shapes),
             used,
             held=self.usage.queues,
             lately=self.lately.gpus,
         )
 
-    def _line_up(self, job: JobView, place: QueuePlace | None) -> None:
+    def _line_up(self, lines: KindLines, name: str, place: QueuePlace | None) -> None:
         """Into the line of its leaf, unless that is unknown or stopped."""
         if place is None:
-            self.draft.wait(job, self.tree.unknown(job.spec.queue, self.view.now_s))
-            return
-        refusal = self.tree.stopped(place, self.view.stopped)
+            refusal: Reason | None = self.tree.unknown(name, self.view.now_s)
+        else:
+            refusal = self.tree.stopped(place, self.view.stopped)
         if refusal is not None:
-            self.draft.wait(job, refusal)
-            return
-        self.waiting.setdefault(place.queue.name, {})[job.id] = job
-
-    def _demand(self) -> dict[str, float]:
-        """What every leaf holds or waits for, no user counting beyond what he may ever hold."""
-        asked = dict(self.usage.users)
-        for name, jobs in self.waiting.items():
-            for job in jobs.values():
-                key = name, job.spec.user
-                asked[key] = asked.get(key, 0) + self.memory.shapes[job][0].gpus
-        demand: dict[str, float] = {}
-        for (name, _), gpus in asked.items():
-            most = self.tree[name].user_most(self.total)
-            demand[name] = demand.get(name, 0.0) + min(gpus, most)
-        return demand
+            self.draft.wait_alike(lines.jobs([name]), refusal)
+        elif place is not None:
+            self.waiting.setdefault(place.queue.name, LeafJobs(lines)).names.append(name)
 
     def _drop_stale_holds(self) -> None:
         usable = self.view.usable()
         for job_id, hold in list(self.memory.holds.items()):
-            job = self.waiting.get(hold.queue, {}).get(job_id)
+            leaf = self.waiting.get(hold.queue)
+            job = None if leaf is None else leaf.get(job_id)
             if job is None or not hold.stands(job, usable):
                 self.kept.drop(job_id)
 
@@ -231,11 +225,11 @@ class _Cycle:
         """
         self.generous = True
         started = False
-        for name, jobs in self.waiting.items():
+        for name, leaf in self.waiting.items():
             if name in self.led:
                 continue
-            place, active = self.tree[name], len({job.spec.user for job in jobs.values()})
-            able = [job for job in jobs.values() if (name, job.spec.user) in self.blocked]
+            place, active = self.tree[name], leaf.active()
+            able = [job for job in leaf.jobs() if (name, job.spec.user) in self.blocked]
             line = LeafLine(place.queue.order, able, self.view.now_s)
             seen: dict[str, None] = {}
             for job in line.turns(self.usage.held_in(name), self.capacity):
@@ -258,14 +252,8 @@ class _Cycle:
 
     def _serve(self) -> bool:
         """Offer every waiting job what is free, once; whether any was started."""
-        lines = {
-            name: LeafLine(self.tree[name].queue.order, jobs.values(), self.view.now_s)
-            for name, jobs in self.waiting.items()
-        }
-        active = {
-            name: len({job.spec.user for job in jobs.values()})
-            for name, jobs in self.waiting.items()
-        }
+        lines = {name: self._line(name, leaf) for name, leaf in self.waiting.items()}
+        active = {name: leaf.active() for name, leaf in self.waiting.items()}
         self.blocked, self.hopeless, self.refused, self.led = {}, {}, {}, {}
         self.hopeless_kinds = {}
         self.at_limit = set()
@@ -273,20 +261,32 @@ class _Cycle:
         self.kept.begin()
         while (name := self._next_leaf(lines)) is not None:
             place = self.tree[name]
-            line = lines[name].turns(self.usage.held_in(name), self.capacity)
-            if self._serve_leaf(place, line, active[name]):
+            if self._serve_leaf(place, lines[name], active[name]):
                 started = True
             else:
                 del lines[name]
         return started
 
-    def _next_leaf(self, lines: Mapping[str, LeafLine]) -> str | None:
+    def _line(self, name: str, leaf: LeafJobs) -> LeafLine | KindWalk:
+        """Those who wait in a leaf: one of each kind where their order stays as it is."""
+        order = self.tree[name].queue.order
+        if self.strategies or not ORDERS[order].stays:
+            return LeafLine(order, leaf.jobs(), self.view.now_s)
+        apart = leaf.entries(self.memory.holds)
+        return KindWalk(leaf.kinds(), apart, self._world, self.draft.wait_alike)
+
+    def _world(self) -> tuple[int, int]:
+        """Equal as long as nothing was started and no hold was changed."""
+        return self.starts, self.kept.changes
+
+    def _next_leaf(self, lines: Mapping[str, LeafLine | KindWalk]) -> str | None:
         """The leaf to serve next, of those in which somebody has not been tried."""
         if not self.strategies:
             open_ = lines.__contains__
             return next_leaf(self.tree, self.usage, self.total, open_, self.lately.gpus)
         heads: dict[str, LeafHead] = {}
         for name, line in lines.items():
+            assert isinstance(line, LeafLine)  # noqa: S101 - where there are strategies
             job = line.first(self.usage.held_in(name), self.capacity)
             if job is not None:
                 gpus = self.memory.shapes[job][0].gpus
@@ -294,28 +294,45 @@ class _Cycle:
         shares = FairShares(self.tree, self.total, dict(self.usage.queues))
         return shares.next_leaf(heads)
 
-    def _serve_leaf(self, place: QueuePlace, line: Iterator[JobView], active: int) -> bool:
+    def _serve_leaf(self, place: QueuePlace, line: LeafLine | KindWalk, active: int) -> bool:
         """Offer the jobs in line what is free, until one is started: then others may be next."""
-        name = place.queue.name
-        for job in line:
+        name, held = place.queue.name, self.usage.held_in(place.queue.name)
+        for job in line if isinstance(line, KindWalk) else line.turns(held, self.capacity):
             if name in self.led:
                 self._wait_behind(job, self.led[name])
-                continue
-            user = name, job.spec.user
-            refusal = self.blocked.get(user)
-            alike = self._alike(job)
-            if refusal is None and self._is_hopeless(job, alike):
-                continue
-            refusal = refusal or self._over_limit(job, place, active)
-            if refusal is None:
-                if self._offer(job, place, alike):
-                    return True
-                continue
-            self.limited, self.blocked[user] = True, refusal
-            self.at_limit.add(job.id)
-            self.kept.drop(job.id)
-            self.draft.wait(job, refusal)
+            elif self._serve_job(job, place, active):
+                return True
+            elif isinstance(line, KindWalk):
+                self._pass_over(line, job, name)
         return False
+
+    def _serve_job(self, job: JobView, place: QueuePlace, active: int) -> bool:
+        """Offer a job what is free; whether it was started."""
+        user, alike = (place.queue.name, job.spec.user), self._alike(job)
+        refusal = self.blocked.get(user)
+        if refusal is None:
+            known = None if job.id in self.memory.holds else self._known(job, alike)
+            if known is not None:
+                self.draft.wait(job, known)
+                return False
+            refusal = self._over_limit(job, place, active)
+            if refusal is None:
+                return self._offer(job, place, alike)
+        self.limited, self.blocked[user] = True, refusal
+        self.at_limit.add(job.id)
+        self.kept.drop(job.id)
+        self.draft.wait(job, refusal)
+        return False
+
+    def _pass_over(self, line: KindWalk, job: JobView, name: str) -> None:
+        """Those like it that come later fare as this one did, unless it changed anything."""
+        refusal = self.blocked.get((name, job.spec.user))
+        if refusal is not None:
+            line.pass_over_all(job.spec.user, refusal)
+        elif job.id not in self.memory.holds:
+            known = self._known(job, self._alike(job))
+            if known is not None:
+                line.pass_over(known)
 
     def _wait_behind(self, job: JobView, first: str) -> None:
         """The rest of a leaf waits for a gang that needs the leaf to be empty."""
@@ -324,22 +341,15 @@ class _Cycle:
         why = waits_behind(first, job.spec.queue, gpus, self.room, self.view.now_s)
         self.draft.wait(job, why)
 
-    def _is_hopeless(self, job: JobView, alike: Alike) -> bool:
-        """Whether one like it got nothing just now; nothing was started or held since."""
-        if job.id in self.memory.holds:
-            return False
+    def _known(self, job: JobView, alike: Alike) -> Reason | None:
+        """Why one like it got nothing just now, if nothing was started or held since."""
         known = self.hopeless.get(alike)
-        known = known or (self.refused.get(self._kin(job)) if self.refused else None)
-        if known is not None:
-            self.draft.wait(job, known)
-        return known is not None
+        return known or (self.refused.get(self._kin(job)) if self.refused else None)
 
     def _alike(self, job: JobView) -> Alike:
         """Equal for jobs without a hold that fare alike until something is started or held."""
-        needs = self.memory.shapes.needs(job)
-        whose = job.spec.queue, job.spec.user
-        where = self.memory.shapes.where(job, self.view)
-        return *whose, needs, self.kept.changes, *where
+        alike = self.memory.shapes.alike(job, self.view)
+        return job.spec.queue, job.spec.user, self.kept.changes, *alike
 
     def _kin(self, job: JobView) -> tuple[object, ...]:
         """The same for jobs that the guard refuses alike."""
@@ -412,7 +422,7 @@ class _Cycle:
         self.starts += 1
         self.usage.add(place, job.spec.user, shape.gpus, vector_of(job.wanted))
         self.hopeless, self.hopeless_kinds, self.refused = {}, {}, {}
-        del self.waiting[place.queue.name][job.id]
+        self.memory.lines.lines.remove(job.id)
 
     # Room and holds -------------------------------------------------------------------------------
 
@@ -593,11 +603,11 @@ class _Cycle:
         if self.strategies:
             yield from self._fair_claimants(seen, lent=lent)
             return
-        for name, jobs in self.waiting.items():
+        for name, leaf in self.waiting.items():
             place = self.tree[name]
             if not may.anybody_for(place):
                 continue
-            for job in sorted(jobs.values(), key=lambda job: (-job.spec.priority, job.number)):
+            for job in sorted(leaf.jobs(), key=lambda job: (-job.spec.priority, job.number)):
                 if job.id in seen or (name, job.spec.user) in self.blocked:
                     continue
                 stoppable = may.stoppable(job, self.memory.shapes[job][0].gpus, place)
@@ -613,7 +623,7 @@ class _Cycle:
             place, failed = self.tree[name], math.inf
             if not lent and not self.may_stop.anybody_for(place):
                 continue
-            jobs = self.waiting[name].values()
+            jobs = self.waiting[name].jobs()
             for job in sorted(jobs, key=lambda job: (-job.spec.priority, job.number)):
                 gpus = self.memory.shapes[job][0].gpus
                 if job.id in seen or (name, job.spec.user) in self.blocked or gpus >= failed:

@@ -10,15 +10,16 @@ found no room has come since, only these are told so.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from wattherd.model.reason import Reason, ReasonCode
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.queue.drf import Vector, dominant_share
 from wattherd.policy.queue.gang import FreeRoom, GangHold, GangShape, GangShapes
-from wattherd.policy.queue.order import HeldAmounts, capacity_of, vector_of
+from wattherd.policy.queue.order import PlannedAmounts, capacity_of, vector_of
+from wattherd.policy.queue.waiting import KindLines, KindWalk, Standing
 
 OWNERS: Mapping[str, Callable[[JobView], str]] = {
     "user": lambda job: job.spec.user,
@@ -65,6 +66,12 @@ class _Cycle:
         self.owner = OWNERS[planner.over]
         self.holds: dict[str, GangHold] = view.memory.setdefault("drf", {})
         self.shapes: GangShapes = view.memory.setdefault("drf shapes", GangShapes())
+        kept = view.memory.setdefault("drf amounts", PlannedAmounts())
+        self.amounts: PlannedAmounts[str] = kept
+        self.amounts.hear(view, self.owner)
+        self.shapes.forget(view.left())
+        self.waiting: KindLines = view.memory.setdefault("drf lines", KindLines())
+        self.waiting.hear(view, self._standing)
         self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
         self.held: dict[str, list[float]] = {}
@@ -72,7 +79,9 @@ class _Cycle:
         """Dominant shares of owners, until something of theirs is started."""
         self.beside: dict[str, FreeRoom] = {}
         """What the hold of a job leaves, until something is started."""
-        self.lines: dict[str, deque[JobView]] = {}
+        self.lines: dict[str, KindWalk] = {}
+        self.changes = 0
+        """How often there was other room since."""
         self.hopeless: dict[_Like, Reason] = {}
         """Why an owner's jobs of these needs find no room, while nothing is started or held."""
         self.refused: dict[object, Reason] = {}
@@ -107,34 +116,39 @@ class _Cycle:
 
     def _plan(self) -> None:
         self._sort()
-        while self.lines:
-            owner = min(self.lines, key=lambda owner: (self._share(owner), owner))
+        # A share changes only with what is started for its owner, who then stands in line anew.
+        turns = [(self._share(owner), owner) for owner in self.lines]
+        heapify(turns)
+        while turns:
+            owner = heappop(turns)[1]
             line = self.lines[owner]
-            while line and not self._offer(line.popleft()):
-                pass  # he has as little as before, so it is his turn again
-            if not line:
-                del self.lines[owner]
+            for job in line:
+                if self._offer(job):
+                    # Another one may have less now.
+                    heappush(turns, (self._share(owner), owner))
+                    break
+                known = None if job.id in self.holds else self._known(job, self._like(job))
+                if known is not None:
+                    line.pass_over(known)
 
     def _sort(self) -> None:
-        waiting: dict[str, list[JobView]] = {}
-        jobs = self.view.live()
-        if self.view.left():
-            self.shapes.keep({job.id for job in jobs})
-        running: list[JobView] = []
-        for job in jobs:
-            if job.wanted:
-                running.append(job)
-            else:
-                waiting.setdefault(self.owner(job), []).append(job)
-        amounts: HeldAmounts = self.view.memory.setdefault("drf amounts", HeldAmounts())
-        self.held = {one: list(held) for one, held in amounts.of(running, self.owner).items()}
-        for owner, jobs in waiting.items():  # in order of submission, which sorting keeps
-            self.lines[owner] = deque(sorted(jobs, key=lambda job: -job.spec.priority))
-        names = {job.id: job for jobs in waiting.values() for job in jobs}
+        self.held = {one: list(held) for one, (_, *held) in self.amounts.of_all().items()}
         usable = self.view.usable()
         for job_id, hold in list(self.holds.items()):
-            if job_id not in names or not hold.stands(names[job_id], usable):
+            if job_id not in self.waiting or not hold.stands(self.waiting[job_id], usable):
                 del self.holds[job_id]
+        for owner, kinds in self.waiting.lines.items():
+            apart = self.waiting.entries(self.holds, [owner])
+            self.lines[owner] = KindWalk(kinds, apart, self._changes, self.draft.wait_alike)
+
+    def _changes(self) -> int:
+        return self.changes
+
+    def _standing(self, job: JobView) -> Standing:
+        """Jobs of an owner by priority, then in order of submission."""
+        kin = None if job.active else self._kin(job)
+        like: _Like = (job.id,) if kin is None else (*self._like(job), kin)
+        return Standing(self.owner(job), like, (-job.spec.priority,))
 
     def _book(self, job: JobView) -> None:
         self.shares.pop(self.owner(job), None)
@@ -152,7 +166,7 @@ class _Cycle:
     def _offer(self, job: JobView) -> bool:
         """Start the job if there is room; else say why not, and perhaps hold room for it."""
         like, holds = self._like(job), job.id in self.holds
-        known = None if holds else self.hopeless.get(like) or self._refused_alike(job)
+        known = None if holds else self._known(job, like)
         if known is not None:
             self.draft.wait(job, known)
             return False
@@ -169,12 +183,12 @@ class _Cycle:
         return False
 
     def _like(self, job: JobView) -> _Like:
-        needs = self.shapes.needs(job)
-        return self.owner(job), needs, *self.shapes.where(job, self.view)
+        return self.owner(job), *self.shapes.alike(job, self.view)
 
-    def _refused_alike(self, job: JobView) -> Reason | None:
-        """What the guard said of one like it, that may do without asking again."""
-        return self.refused.get(self._kin(job)) if self.refused else None
+    def _known(self, job: JobView, like: _Like) -> Reason | None:
+        """What one like it was told, by us or by the guard, that may do without asking again."""
+        known = self.hopeless.get(like)
+        return known or (self.refused.get(self._kin(job)) if self.refused else None)
 
     def _kin(self, job: JobView) -> object:
         """Equal for jobs that the guard refuses alike; None: this one has reasons of its own."""
@@ -192,6 +206,7 @@ class _Cycle:
             return False
         self.room.take(job.spec, shares)
         self.holds.pop(job.id, None)
+        self.waiting.remove(job.id)
         self._book(job)
         self._begin_anew()
         return True
@@ -199,6 +214,7 @@ class _Cycle:
     def _begin_anew(self) -> None:
         """There is other room now than before."""
         self.hopeless, self.refused, self.calm = {}, {}, False
+        self.changes += 1
         self.beside = {}
 
     def _room_for(self, job_id: str) -> FreeRoom:

@@ -70,6 +70,7 @@ class RuleSeats:
     place: Place
     view: View
     draft: Draft
+    needs: GangNeeds
 
     def find(self, job: JobView, closed: NodeMask | None, *, trial: bool) -> list[Share] | Reason:
         """As many tasks on each node as the rule says."""
@@ -87,9 +88,32 @@ class RuleSeats:
 
     def need(self, job: JobView) -> Need:
         """What it asks for, and where it may go."""
-        spec = job.spec
-        masks = mask_keys(role_masks(self.view, spec))
-        return spec.roles, spec.gpu_models, spec.power_profile, spec.profile, *masks
+        return self.needs.of(job.spec, self.view)
+
+
+class GangNeeds:
+    """The needs of jobs, worked out once for each and numbered, as numbers are quick to compare."""
+
+    def __init__(self) -> None:
+        """None are known."""
+        self._known: dict[str, tuple[JobSpec, Need]] = {}
+        self._numbers: dict[Need, int] = {}
+
+    def of(self, spec: JobSpec, view: View) -> Need:
+        """What a job asks for, and where it may go; worked out anew once it was edited."""
+        known = self._known.get(spec.id)
+        if known is None or known[0] is not spec:
+            masks = mask_keys(role_masks(view, spec))
+            need = spec.roles, spec.gpu_models, spec.power_profile, spec.profile, *masks
+            number = self._numbers.setdefault(need, len(self._numbers))
+            known = self._known[spec.id] = spec, (number,)
+        return known[1]
+
+    def forget(self, job_id: str) -> None:
+        """A job is gone; numbers go with the last one."""
+        self._known.pop(job_id, None)
+        if not self._known:
+            self._numbers = {}
 
 
 SeatsOf = Callable[[View, Draft], Seats]
@@ -111,10 +135,11 @@ class Gang:
 
     def plan(self, view: View, draft: Draft) -> None:
         """Try who may hope, in turn."""
-        seats = (
-            RuleSeats(self.place, view, draft) if self.seats is None else self.seats(view, draft)
-        )
         memory: _Line = view.memory.setdefault(_MEMORY, _Line())
+        if self.seats is None:
+            seats: Seats = RuleSeats(self.place, view, draft, memory.needs)
+        else:
+            seats = self.seats(view, draft)
         _Round(self, view, draft, seats, memory).run()
 
 
@@ -125,17 +150,23 @@ class _Line:
     waiting: dict[str, JobView] = field(default_factory=dict)
     since_s: dict[str, float] = field(default_factory=dict)
     lacks: dict[str, ReasonCode] = field(default_factory=dict)
+    wide: dict[str, JobView] = field(default_factory=dict)
+    """Those of several tasks."""
+    needs: GangNeeds = field(default_factory=GangNeeds)
 
     def drop(self, job_id: str) -> None:
         self.waiting.pop(job_id, None)
         self.since_s.pop(job_id, None)
         self.lacks.pop(job_id, None)
+        self.wide.pop(job_id, None)
 
     def join(self, job: JobView, now_s: float) -> None:
         """One that came waits since it was submitted, one that was stopped from now on."""
         self.waiting[job.id] = job
         since_s = now_s if job.service_s(now_s) else job.spec.submit_s
         self.since_s.setdefault(job.id, since_s)
+        if _tasks(job.spec) > 1:
+            self.wide[job.id] = job
 
 
 @dataclass(slots=True)
@@ -157,7 +188,7 @@ class _Round:
     least_important: int | None = None
     """The lowest priority of all who run; not known before somebody asks."""
     fresh: list[JobView] = field(default_factory=list)
-    """Those who came, and those whom watts kept last time."""
+    """Those who came."""
 
     def run(self) -> None:
         everybody = self._hear()
@@ -165,7 +196,7 @@ class _Round:
         if (None if self.kept is None else self.kept[0]) is not self.planner.kept:
             everybody = True  # nodes are for everybody again, or no more
         self.planner.kept = None if self.kept is None else self.kept[0]
-        for job in self._in_turn(self.line.waiting.values() if everybody else self.fresh):
+        for job in self._in_turn(self.line.waiting.values() if everybody else self._hopeful()):
             refused = self._try(job)
             if refused is None:
                 self.line.drop(job.id)
@@ -181,6 +212,7 @@ class _Round:
         room = self.planner.seats is None or self.view.woke
         for job in self.view.left():
             self.line.drop(job.id)
+            self.line.needs.forget(job.id)
             self.seats.follow(job)
             room = True
         for job in self.view.entered():
@@ -190,13 +222,13 @@ class _Round:
             else:
                 self.line.join(job, self.view.now_s)
                 self.fresh.append(job)
-        tried_for_watts = [
-            job
-            for job_id, job in self.line.waiting.items()
-            if self.line.lacks.get(job_id) in _OF_WATTS
-        ]
-        self.fresh += tried_for_watts
         return room
+
+    def _hopeful(self) -> list[JobView]:
+        """Those who came, and those whom watts kept last time."""
+        lacks = self.line.lacks
+        kept = [job for job_id, job in self.line.waiting.items() if lacks.get(job_id) in _OF_WATTS]
+        return [*self.fresh, *kept]
 
     def _in_turn(self, trying: Iterable[JobView]) -> Iterable[JobView]:
         once = list({job.id: job for job in trying}.values())
@@ -213,10 +245,9 @@ class _Round:
         now_s, patience_s = self.view.now_s, self.planner.patience_s
         late = [
             job
-            for job_id, job in self.line.waiting.items()
-            if self.line.lacks.get(job_id) in _OF_ROOM
-            and now_s - self.line.since_s[job_id] >= patience_s
-            and _tasks(job.spec) > 1
+            for job_id, job in self.line.wide.items()
+            if now_s - self.line.since_s[job_id] >= patience_s
+            and self.line.lacks.get(job_id) in _OF_ROOM
         ]
         for job in sorted(late, key=turn):
             if self._fits_when_empty(job.spec):
@@ -394,11 +425,7 @@ class _Round:
     def _ask_for_wake(self) -> None:
         """Patience ends without any event."""
         now_s, patience_s = self.view.now_s, self.planner.patience_s
-        ends = [
-            self.line.since_s[job_id] + patience_s
-            for job_id, job in self.line.waiting.items()
-            if _tasks(job.spec) > 1
-        ]
+        ends = [self.line.since_s[job_id] + patience_s for job_id in self.line.wide]
         later = [at_s for at_s in ends if now_s < at_s < np.inf]
         if later:
             self.draft.wake_at(min(later))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from operator import attrgetter
 
 from wattherd.estimate.job_work import FREE, RestartCost, Work, as_submitted, kept
@@ -18,6 +20,7 @@ from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.schedule.priorities import JobStanding, Key, LearnedOrder, Order
+from wattherd.policy.schedule.running_jobs import End, KeptKeys, RunningColumns
 
 Line = list[tuple[Key, JobStanding]]
 _FALL, _PROMOTE, _STARVE = 0, 1, 2
@@ -68,6 +71,14 @@ class JobOrder:
         self.waiting = 0
         self.bound = False
         """Whether any job so far may use some nodes only."""
+        self._by_key = KeptKeys()
+        """Who runs, in order, as long as keys do not move."""
+        self._columns = RunningColumns()
+        """What ends and moving keys are made of; nobody, where every event changes all of it."""
+        self._in_columns = (
+            not rules.cost.every_event and rules.starve_s is None and rules.learned is None
+        )
+        """Whether keys that move are taken from there."""
         self._standings: dict[str, JobStanding] = {}
         self._shapes: dict[tuple[object, ...], int] = {}
         self._alarms: list[_Alarm] = []
@@ -98,9 +109,10 @@ class JobOrder:
         """Rank all jobs anew where the order is another one, and tell those who wait again why."""
         if order == self.order:
             return
-        self.order = order
+        self.order, self._by_key = order, KeptKeys()
         for standing in self.running.values():
             standing.key = self._key(standing, now_s)
+            self._rank(standing)
         for shape, line in self.lines.items():
             waiting = [standing for _, standing in line]
             for standing in waiting:
@@ -116,6 +128,8 @@ class JobOrder:
         self.fresh.pop(job.id, None)
         if self.running.pop(job.id, None) is None:
             self._unline(standing)
+        else:
+            self._unrank(job.id)
 
     def _enter(self, job: JobView, view: View) -> None:
         standing = self._standings.get(job.id)
@@ -155,7 +169,12 @@ class JobOrder:
         return self._shapes.setdefault(key, len(self._shapes))
 
     def _move(self, now_s: float) -> None:
-        """Give running jobs the keys they have now; where events cost, they pay anew."""
+        """Give running jobs the keys they have now; where events cost, they pay anew.
+
+        Those whose keys come from columns have none until somebody asks for them.
+        """
+        if self._in_columns:
+            return
         running = self.running.values()
         if self.rules.cost.every_event:
             for standing in running:
@@ -190,6 +209,7 @@ class JobOrder:
         if not self.rules.cost.every_event:
             self._book(standing, now_s)
             standing.works_from_s = now_s + standing.pause_s
+            self._rank(standing)
 
     def _book(self, standing: JobStanding, now_s: float) -> None:
         """Count what will be kept of its work when it is stopped now."""
@@ -202,6 +222,7 @@ class JobOrder:
         standing.requeued = False
         standing.turn = self._turn()
         standing.key = self._key(standing, now_s)
+        self._rank(standing)
 
     def stopped(self, standing: JobStanding, now_s: float) -> None:
         """The plan takes its devices; it waits at the head of its queue, unless it just fell."""
@@ -212,6 +233,7 @@ class JobOrder:
         standing.running = False
         standing.version += 1
         del self.running[standing.job.id]
+        self._unrank(standing.job.id)
         if not standing.requeued:
             self._first_turn -= 1
             standing.turn = self._first_turn
@@ -268,6 +290,7 @@ class JobOrder:
             standing.requeued = True
             self.fallen.append(standing)
             standing.key = self._key(standing, now_s)
+            self._rank(standing)
             self._foresee_fall(standing)
             return
         self._unline(standing)
@@ -301,9 +324,44 @@ class JobOrder:
             return alarms[0][0] if alarms else None
         return min((alarm[4] for alarm in alarms if alarm[5].version == alarm[3]), default=None)
 
-    def in_order(self) -> list[JobStanding]:
+    def _rank(self, standing: JobStanding) -> None:
+        """A running job has another key, or what its key is made of has changed."""
+        if not self.order.moving:
+            self._by_key.put(standing)
+        if not self.rules.cost.every_event:
+            self._columns.put(standing)
+
+    def _unrank(self, job_id: str) -> None:
+        self._by_key.drop(job_id)
+        self._columns.drop(job_id)
+
+    def in_order(self, now_s: float) -> list[JobStanding]:
         """The running jobs, first ones first."""
+        if not self.order.moving:
+            return self._by_key.in_order()
+        if self._in_columns:
+            self.order.rank(self.running.values(), now_s)
         return sorted(self.running.values(), key=attrgetter("key"))
+
+    def behind(self, key: Key, now_s: float) -> list[JobStanding]:
+        """The running jobs that do not come before `key`, first ones first."""
+        if not self.order.moving:
+            return self._by_key.behind(key)
+        if not self._in_columns:
+            return [one for one in self.in_order(now_s) if one.key >= key]
+        return self._columns.behind(self.order.keys(self._columns, now_s), key)
+
+    def ends(self, beginning: Iterable[JobStanding], now_s: float) -> Iterator[End]:
+        """When running jobs, and those that are `beginning` now, are through, by time."""
+        ends = sorted(
+            (now_s + one.pause_s + one.remaining_s(now_s), one.job.number, one) for one in beginning
+        )
+        if not self.rules.cost.every_event:
+            return merge(ends, self._columns.ends(now_s))
+        columns = RunningColumns()
+        for standing in self.running.values():
+            columns.put(standing)
+        return merge(ends, columns.ends(now_s))
 
 
 class Heads:

@@ -14,9 +14,11 @@ admitted is exactly that; a running job is moved only if the others do not fit a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,7 @@ from wattherd.policy.schedule.node_choice import (
 )
 from wattherd.policy.schedule.priorities import JobStanding
 from wattherd.policy.schedule.repack import RepackTrial, admit_anew
+from wattherd.policy.schedule.running_jobs import End
 
 # --- EASY backfill: the first job that waits gets a reservation, others may pass if they respect
 # it.
@@ -69,19 +72,19 @@ class Reservation:
 
 
 def reserve(
-    standing: JobStanding, view: View, draft: Draft, running: Iterable[JobStanding], place: Place
+    standing: JobStanding, view: View, draft: Draft, ends: Iterable[End], place: Place
 ) -> Reservation:
-    """The reservation for a job that does not fit beside those who are `running`.
+    """The reservation for a job that does not fit beside those whose `ends` these are.
 
     A job that would not fit even then (another resource than its first role's is short) reserves
     nothing: everybody may pass it.
     """
-    now_s, role = view.now_s, standing.job.spec.roles[0]
+    role = standing.job.spec.roles[0]
     gpus, free, room = view.gpus_per_node(), draft.free_gpus(), draft.room(standing.job)
     mask = able_nodes(view, standing.job.spec)
     whole, each = inside(whole_tasks(role, gpus, room), mask), max(role.gpu_count, 1)
     odd = free % each
-    for end_s, one in _ends(running, now_s):
+    for end_s, _, one in ends:
         for allocation in one.job.wanted:
             free[allocation.node] += len(allocation.gpus)
             if mask is None or mask[allocation.node]:
@@ -101,18 +104,8 @@ def _gain(room: Ints, odd: Ints, gone: Allocation, each: int) -> None:
     room[gone.node] += tasks
 
 
-def _ends(running: Iterable[JobStanding], now_s: float) -> list[tuple[float, JobStanding]]:
-    """Jobs by expected end; some may only start now."""
-    ends = [(_works_s(one, now_s) + one.remaining_s(now_s), one) for one in running]
-    return sorted(ends, key=lambda end: (end[0], end[1].job.number))
-
-
-def _works_s(standing: JobStanding, now_s: float) -> float:
-    """From when on it works, now or later."""
-    return max(now_s, standing.works_from_s) if standing.running else now_s + standing.pause_s
-
-
 MEMORY = "ordered"
+_key = attrgetter("key")
 MOST_PASSED = 500
 """So many jobs are looked at in vain behind a reservation, then no more in this cycle (as Slurm's
 bf_max_job_test): those who wait far behind would cost more than they bring."""
@@ -200,7 +193,7 @@ class _Cycle:
     models: dict[str, NodeMask] = field(default_factory=dict)
     """Nodes of each GPU model, once they are asked for."""
     running: list[JobStanding] | None = None
-    """Jobs that ran before, in order, once they are asked for."""
+    """Jobs that ran before and come after the first who asked for them, in order."""
 
     def __post_init__(self) -> None:
         """Waiting jobs in order."""
@@ -309,21 +302,19 @@ class _Cycle:
     def _reserve(self, standing: JobStanding) -> None:
         """The first one that does not fit gets a reservation; all after it respect it."""
         if self.reservation is None:
-            running = [*self.lineup.running.values(), *self.started]
-            self.reservation = reserve(standing, self.view, self.draft, running, self.planner.place)
+            ends = self.lineup.ends(self.started, self.view.now_s)
+            self.reservation = reserve(standing, self.view, self.draft, ends, self.planner.place)
 
     def _preempt_for(self, standing: JobStanding) -> bool:
         """Take devices from the last jobs in order, no more of them than are needed."""
         if not self.planner.preemptive or self.reservation is not None:
             return False
-        if self.running is None:
-            self.running = self.lineup.in_order()
-        later = []
-        for one in reversed(self.running):
-            if one.key < standing.key:
-                break
-            if one.job.id not in self.victims:
-                later.append(one)
+        if self.running is None:  # whoever asks later comes later
+            self.running = self.lineup.behind(standing.key, self.view.now_s)
+        later = self.running[bisect_left(self.running, standing.key, key=_key) :]
+        later.reverse()
+        if self.victims:
+            later = [one for one in later if one.job.id not in self.victims]
         victims = self._enough(standing, later)
         if not victims:
             return False

@@ -7,13 +7,18 @@ job's key stays as it is, a running one's may fall as it gets on (`moving`).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
+
+import numpy as np
 
 from wattherd.estimate.gittins import GittinsIndex
 from wattherd.estimate.learned_services import LEAST_JOBS
 from wattherd.policy.contract import JobView, View
+from wattherd.policy.schedule.running_jobs import Floats, RunningColumns
 
 Key = tuple[float, ...]
 
@@ -112,6 +117,13 @@ class Order(Protocol):
         """Give jobs that run the keys they have now."""
         ...
 
+    def keys(self, running: RunningColumns, now_s: float) -> tuple[Floats, ...]:
+        """The keys of jobs that run, where they are `moving`: `key` in columns (R,).
+
+        To the last bit those of `key`: who comes first among near equals follows from them.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Still:
@@ -129,6 +141,11 @@ class _Still:
 
     def rank(self, running: Iterable[JobStanding], now_s: float) -> None:
         """They have them already."""
+
+    def keys(self, running: RunningColumns, now_s: float) -> tuple[Floats, ...]:
+        """Nobody asks."""
+        del running, now_s
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +229,10 @@ class ShortestRemaining(_Remaining):
             done_s, left_s = now_s - one.works_from_s, one.left_s
             one.key = (left_s - done_s if done_s > 0 else left_s), one.job.number
 
+    def keys(self, running: RunningColumns, now_s: float) -> tuple[Floats, ...]:
+        """By work left."""
+        return running.remaining_s(now_s), running.number
+
 
 @dataclass(frozen=True, slots=True)
 class SmallestRemainingService(_Remaining):
@@ -226,6 +247,11 @@ class SmallestRemainingService(_Remaining):
         for one in running:
             done_s, left_s = now_s - one.works_from_s, one.left_s
             one.key = (left_s - done_s if done_s > 0 else left_s) * one.gpus, one.job.number
+
+    def keys(self, running: RunningColumns, now_s: float) -> tuple[Floats, ...]:
+        """By GPU time left."""
+        with np.errstate(invalid="ignore"):  # endless work on no GPU
+            return running.remaining_s(now_s) * running.gpus, running.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,9 +306,32 @@ class Gittins:
         return standing.queue, -index, job.spec.submit_s, job.number
 
     def rank(self, running: Iterable[JobStanding], now_s: float) -> None:
-        """One by one."""
-        for standing in running:
-            standing.key = self.key(standing, now_s)
+        """As `key`, worked out here: running jobs are ranked at every event."""
+        services, indices = self.index.services, (*self.index.indices, 0.0)
+        for one in running:
+            held_s = now_s - one.since_s
+            index = indices[bisect_right(services, (one.served_s + held_s) * one.gpus)]
+            if held_s < one.holds_s:
+                index = max(index, indices[bisect_right(services, one.served_s * one.gpus)])
+            one.key = one.queue, -index, one.job.spec.submit_s, one.job.number
+
+    def keys(self, running: RunningColumns, now_s: float) -> tuple[Floats, ...]:
+        """By queue, then index, then submission."""
+        services, indices = _steps(self.index)
+        held_s, gpus, served_s = running.held_s(now_s), running.gpus, running.served_s
+        at = np.searchsorted(services, (served_s + held_s) * gpus, side="right")
+        index = indices[at]
+        holds = held_s < running.holds_s
+        if holds.any():
+            then = np.searchsorted(services, served_s[holds] * gpus[holds], side="right")
+            index[holds] = np.maximum(index[holds], indices[then])
+        return running.queue, -index, running.submit_s, running.number
+
+
+@lru_cache(maxsize=4)
+def _steps(index: GittinsIndex) -> tuple[Floats, Floats]:
+    """Services (S,) and indices (S + 1,); 0 beyond all experience."""
+    return np.array(index.services), np.array((*index.indices, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

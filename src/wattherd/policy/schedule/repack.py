@@ -63,7 +63,7 @@ def admit_anew(
     """Pack in order; run what fits, stop what does not."""
     gpus, now_s = view.gpus_per_node(), view.now_s
     trial = trial_of(gpus.tolist())
-    pack = partial(_pack_inside, place, view) if lineup.bound else partial(_pack, trial)
+    pack = partial(_pack_inside, place, view) if lineup.bound else partial(_pack, trial, now_s)
     packed = pack(lineup, strict=strict)
     fallen, lineup.fallen = lineup.fallen, []
     packed.changed += fallen
@@ -120,9 +120,10 @@ class _Packed:
             (self.stopped if at in out else self.admitted).append(standing)
 
 
-def _pack(trial: RepackTrial, lineup: JobOrder, *, strict: bool) -> _Packed:
+def _pack(trial: RepackTrial, now_s: float, lineup: JobOrder, *, strict: bool) -> _Packed:
     """Those who run and those who wait take their turns in one order."""
-    heads, packed, running = Heads(lineup.lines), _Packed([], [], []), lineup.in_order()
+    heads, packed = Heads(lineup.lines), _Packed([], [], [])
+    running = lineup.in_order(now_s)
     gangs, at = [standing.gpus for standing in running], 0
     while (key := heads.key) is not None:
         before, at = at, bisect_left(running, key, at, key=_key)
@@ -170,7 +171,7 @@ def _pack_inside(place: Place, view: View, lineup: JobOrder, *, strict: bool) ->
     """
     waiting = [standing for line in lineup.lines.values() for _, standing in line]
     order, packed, closed = (
-        sorted([*lineup.in_order(), *waiting], key=_key),
+        sorted([*lineup.in_order(view.now_s), *waiting], key=_key),
         _Packed([], [], []),
         False,
     )

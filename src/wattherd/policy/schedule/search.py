@@ -297,6 +297,9 @@ class _Seen:
         ]
         return [*gone, *hidden]
 
+    def replanned(self) -> Sequence[JobView]:
+        return [job for job in self.view.replanned() if job.id not in self.hidden]
+
     def gpus_per_node(self) -> NDArray[np.int64]:
         return self.view.gpus_per_node()
 
