@@ -3,7 +3,7 @@
     python benchmarks/power.py [--faults] [--pairs] [--rooms NAME,...] [--quick] [--out D] [--write]
 
 Runs every room of `wattherd power bench` without a fault; with --faults also under each single
-fault and with --pairs eight of them under every two (minutes each; always short scenarios).
+fault and with --pairs under every two (8 and 45 minutes of processor time; short scenarios).
 Prints the tables; --write also puts them into docs/concepts/power-control.md, where they belong.
 What the loop held when the rooms were written is in benchmarks/power_before.json. Measured loads
 are found by WATTHERD_DATA; without it their rooms are left out and said so.
@@ -19,32 +19,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from wattherd.experiments.power_bench.controllers import MAKERS
 from wattherd.experiments.power_bench.run import (
     NONE,
     BenchChoice,
     bench_and_histories,
     best_steady_pct,
     pairs,
+    run_log,
 )
+from wattherd.experiments.power_bench.scores import back_s, scores
 from wattherd.experiments.power_bench.worlds import WORLDS, build
 from wattherd.report.power_bench_page import write_bench
-from wattherd.sim.power_plant_faults import KINDS
+from wattherd.sim.power_plant_faults import KINDS, no_fault
 
 HERE = Path(__file__).resolve().parent
 BEFORE = HERE / "power_before.json"
 PAGE = HERE.parent / "docs" / "concepts" / "power-control.md"
 OURS = ("wattherd",)
-PAIRED = (
-    "gpus-on-rack-meter",
-    "cooling-feed",
-    "other-load-35",
-    "other-load-site-meter",
-    "coarse-meters",
-    "no-feed-meter",
-    "slow-knobs",
-    "ordinary-racks",
-)
-"""Rooms in which every two faults are tried; `wattherd power bench --pairs` tries them in all."""
 Runs = list[dict[str, Any]]
 
 
@@ -62,6 +54,9 @@ def calm_table(runs: Runs, before: Runs) -> Iterable[str]:
         cells = [_both(old, run, read) for read in CELLS]
         alarms = ", ".join(run["alarms"]) or "none"
         yield f"| `{run['scenario']}` | {' | '.join(cells)} | {alarms} |"
+    used = [run["usable_pct"] for run in runs if run["usable_pct"] is not None]
+    yield ""
+    yield f"On average over these rooms {sum(used) / len(used):.1f} % are used."
 
 
 def _trips(run: dict[str, Any]) -> str:
@@ -119,17 +114,28 @@ def _sums(runs: Runs, kind: str) -> tuple[str, ...] | None:
 
 
 def steady_table(*, quick: bool) -> Iterable[str]:
-    """What the best caps in a fixed share of the limit reach where caps hold means."""
-    yield "| room | the most that caps in a fixed share of the limit use, % |"
-    yield "|---|---|"
+    """Where caps hold means: what the best fixed share of the limit reaches, and the loop."""
+    yield (
+        "| room | the most that caps in a fixed share of the limit use, % | the loop uses, % "
+        "| back to 95 % of that most, s | its worst second, whenever it began, % of the limit |"
+    )
+    yield "|---|---|---|---|---|"
     for name in WORLDS:
         try:
-            best = best_steady_pct(build(name, seed=1, quick=quick))
+            scenario = build(name, seed=1, quick=quick)
+            best = best_steady_pct(scenario)
         except Exception as problem:  # noqa: BLE001 - its data are absent; said so above
             print(f"{name} left out: {problem}", file=sys.stderr)
             continue
-        if best is not None:
-            yield f"| `{name}` | {best:.1f} |"
+        if best is None:
+            continue
+        fleet = scenario.room.fleet
+        log = run_log(scenario, no_fault(fleet.size, fleet.feeds), MAKERS["wattherd"])
+        found = scores(scenario, log)
+        back = back_s(scenario, log, min(best, 100.0) / 100.0)
+        worst = 100.0 + found["worst_second_pct"]
+        told = f"{worst:.1f}" if found["worst_second_pct"] else "within"
+        yield f"| `{name}` | {best:.1f} | {found['usable_pct']:.1f} | {back} | {told} |"
 
 
 def told_pairs(runs: Runs) -> Iterable[str]:
@@ -137,11 +143,14 @@ def told_pairs(runs: Runs) -> Iterable[str]:
     own = [run for run in runs if "+" in run["fault"]]
     above = [run for run in own if run["over_limit_s"]]
     trips = [(run, reason) for run in own for reason in run["trip_reasons"]]
-    names = ", ".join(f"`{name}`" for name in dict.fromkeys(run["scenario"] for run in own))
+    rooms = dict.fromkeys(run["scenario"] for run in own)
+    names, others = ", ".join(f"`{name}`" for name in rooms), [w for w in WORLDS if w not in rooms]
+    if len(others) < len(rooms):
+        names = "all rooms" + "".join(f" but `{name}`" for name in others)
     yield (
-        f"{len(own)} runs of every two faults, in {names}: "
+        f"{len(own):,} runs of every two faults, in {names}: "
         f"{len(above)} exceed a limit after the response, for "
-        f"{sum(run['over_limit_s'] for run in above)} s together; {len(trips)} trips, "
+        f"{sum(run['over_limit_s'] for run in above):,} s together; {len(trips)} trips, "
         f"{sum(run['unavoidable_trips'] for run in own)} of them unavoidable."
     )
     if trips:
@@ -181,7 +190,7 @@ def main() -> None:
     for name in ("faults", "pairs", "quick", "write"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rooms", help="of --faults and --pairs; all, and eight of them")
+    parser.add_argument("--rooms", help="of --faults and --pairs; all without it")
     given = parser.parse_args()
     before = json.loads(BEFORE.read_text(encoding="utf-8"))
     out = given.out
@@ -196,7 +205,7 @@ def main() -> None:
         )
         tables["faults"] = list(fault_table(found, before["faults"], (NONE, *KINDS)))
     if given.pairs:
-        found = run(pairs(), quick=True, out=out and out / "pairs", rooms=rooms or PAIRED)
+        found = run(pairs(), quick=True, out=out and out / "pairs", rooms=rooms or tuple(WORLDS))
         tables["pairs"] = list(told_pairs(found))
     page = PAGE.read_text(encoding="utf-8")
     for name, lines in tables.items():

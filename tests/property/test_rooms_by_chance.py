@@ -9,7 +9,6 @@ response has passed; with one, no breaker trips on the early edge of its band.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -158,18 +157,6 @@ def _can_be_held(scenario: BenchScenario) -> bool:
     return bool((floors_w + scenario.other_w() <= FREE * scenario.limit_w).all())
 
 
-NOT_YET = {
-    66: "2 s above by 0.7 %, 3.2 J: what a node draws beside its cap is known 2 % too low at first",
-}
-"""Rooms that are not held, as measured."""
-
-
-def a_room_number(seed: int) -> Any:
-    why = NOT_YET.get(seed)
-    marks = [pytest.mark.xfail(strict=False, reason=why)] if why else []
-    return pytest.param(seed, marks=marks, id=str(seed))
-
-
 def let_through_w(scenario: BenchScenario, log: RunLog) -> Floats:
     """What devices draw (T, F + 1) beyond what their caps in force lead to, in this second or the
     last: caps that hold a mean let the beginning of a rise through, whoever sets them."""
@@ -184,7 +171,7 @@ def let_through_w(scenario: BenchScenario, log: RunLog) -> Floats:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [a_room_number(seed) for seed in range(ROOMS)])
+@pytest.mark.parametrize("seed", range(ROOMS))
 def test_without_a_fault_no_limit_is_exceeded_after_the_response(seed: int) -> None:
     scenario = a_room(seed)
     fleet = scenario.room.fleet

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from wattherd.cli.power import power
 from wattherd.engine.safety.contract import Orders
 from wattherd.errors import UserError
-from wattherd.experiments.power_bench.run import BenchChoice, bench, pairs
+from wattherd.experiments.power_bench.controllers import ProportionalShare
+from wattherd.experiments.power_bench.run import BenchChoice, bench, pairs, run_log
 from wattherd.experiments.power_bench.scenarios import PLANS, BenchScenario
 from wattherd.experiments.power_bench.scores import (
     UNEXPLAINED,
@@ -31,7 +32,7 @@ from wattherd.experiments.power_bench.scores import (
 )
 from wattherd.experiments.power_bench.worlds import WORLDS, build
 from wattherd.sim.power_plant import STEP_S, PowerPlant, Trip
-from wattherd.sim.power_plant_faults import KINDS, PlantFault, drawn_fault
+from wattherd.sim.power_plant_faults import KINDS, PlantFault, drawn_fault, no_fault
 
 SYNTHETIC = [name for name, plan in PLANS.items() if not plan.measured]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -148,8 +149,19 @@ def a_log(scenario: BenchScenario, draw_w: np.ndarray) -> RunLog:
     level_w = np.array([scenario.room.fleet.levels(row) for row in draw_w])
     return RunLog(
         level_w=level_w, draw_w=draw_w, cap_w=draw_w, trips=0, caps_restored=True,
-        wall_w=draw_w.sum(axis=1), peak_w=level_w,
+        wall_w=draw_w.sum(axis=1), peak_w=level_w, any_second_w=level_w,
     )  # fmt: skip
+
+
+def test_a_second_above_is_found_whenever_it_begins() -> None:
+    """A swing at 0.5 Hz, half of whose peaks fall between two seconds of the clock."""
+    swinging = build("swing-0.5-fast", seed=1, quick=True)
+    fixed = run_log(
+        swinging, no_fault(swinging.room.fleet.size, swinging.room.fleet.feeds),
+        lambda scenario, _: ProportionalShare(scenario.room.fleet, 0.9),
+    )  # fmt: skip
+    found = scores(swinging, fixed)
+    assert found["worst_excess_pct"] + 1.0 < found["worst_second_pct"] < found["worst_moment_pct"]
 
 
 def test_seconds_and_joules_above_the_limit_are_counted_after_the_response() -> None:
@@ -414,7 +426,8 @@ def test_the_table_of_rooms_says_then_and_now_and_finds_its_place_in_the_page() 
            "safe_mode_s": 0, "alarms": {}}  # fmt: skip
     new = {**old, "over_limit_s": 0, "worst_excess_pct": 0.0, "alarms": {"base-load": 300}}
     lines = list(power_tables.calm_table([new], [old]))
-    assert lines[-1] == (
+    assert lines[-1] == "On average over these rooms 97.7 % are used."
+    assert lines[-3] == (
         "| `deep-tree` | 38 → **0** | 4.3 → **0.0** | 0 | 97.7 | 5 | 0 | base-load |"
     )
     page = power_tables.PAGE.read_text()

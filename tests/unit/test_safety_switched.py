@@ -142,3 +142,16 @@ def test_a_cap_that_rose_by_two_percent_proves_no_floor() -> None:
             response.learn(np.array([cap_w]), np.array([drawn_w]), may=yes, told=yes, now_s=now_s,
                            settle_s=np.full(1, 4.0), step_s=1.0)  # fmt: skip
     assert response.reach_w[0] == 0.0
+
+
+def test_what_comes_slowly_and_goes_at_once_lifts_no_line() -> None:
+    """Fans, and jobs in step: else all watts would soon be kept for a load that never was."""
+    turn = [200.0 + 14.0 * step for step in range(20)] + [480.0] * 5 + [200.0] * 5
+    found = away_w(turn * 12, SwitchedLoad(1))
+    assert max(found[at - 1] for at in range(len(turn), len(found), len(turn))) <= 280.0
+
+
+def test_what_came_at_once_may_come_again_though_something_else_came_slowly() -> None:
+    ramp = [200.0 + 10.0 * step for step in range(30)]
+    found = away_w([700.0] * 10 + ramp + [1000.0] * 10 + [500.0] * 5, SwitchedLoad(1))
+    assert found[-1] == 500.0

@@ -32,7 +32,7 @@ from wattherd.engine.safety.contract import Bools, Floats
 from wattherd.engine.safety.loop import Fleet, Orders, Readings, SafetyLoop, SafetyNote
 from wattherd.errors import UserError
 from wattherd.hold.changes import Prepared, prepare, without
-from wattherd.hold.devices import Devices
+from wattherd.hold.devices import LOOK_S, Devices
 from wattherd.hold.fleet import fleet_of, unranged
 from wattherd.hold.saved_state import SavedSite, StateKeeper, claim, forget, memory_of, remembered
 from wattherd.hold.site_file import UNLIMITED_W, HeldDevice, HeldSite, approached, read_site
@@ -358,15 +358,27 @@ class HoldLoop:
             # News brings one forward, and does not put the next ones off.
             now_s, period_s = time.monotonic(), self.site.period_s
             due_s = min(max(due_s + period_s, now_s), now_s + period_s)
-            self._rest(max(min(due_s, until_s) - time.monotonic(), 0.0))
+            self._rest(min(due_s, until_s), shift.devices)
         return None
 
-    def _rest(self, seconds: float) -> None:
-        """Wait for the next cycle, or for news of a scheduler."""
+    def _rest(self, until_s: float, devices: Devices) -> None:
+        """Wait for the next cycle, or for news of a scheduler; look at quick meters meanwhile."""
+        left_s = max(until_s - time.monotonic(), 0.0)
+        while devices.looks and left_s > LOOK_S:
+            if self._woken(LOOK_S):
+                return
+            devices.look()
+            left_s = max(until_s - time.monotonic(), 0.0)
+        self._woken(left_s)
+
+    def _woken(self, seconds: float) -> bool:
+        """Wait for so long; whether there was news before that, or the end."""
         if self.liaison is None:
-            self.ended.wait(seconds)
-        elif self.poke.wait(seconds):
-            self.poke.clear()
+            return self.ended.wait(seconds)
+        if not self.poke.wait(seconds):
+            return False
+        self.poke.clear()
+        return True
 
     def _decided(self, shift: Shift, readings: Readings, limit_w: Floats) -> Orders:
         """What the loop orders, with a scheduler's wishes where there is one."""

@@ -22,8 +22,16 @@ from wattherd.devices.meters.contract import MeterReading as Watts
 from wattherd.devices.meters.contract import Quality
 from wattherd.devices.meters.meter import Meter
 from wattherd.devices.wire.device_errors import DeviceError
+from wattherd.engine.safety.contract import Bools, Floats
 from wattherd.engine.safety.loop import Fleet, Orders, Readings
-from wattherd.hold.lines import InstrumentLine, is_concurrent, poll_all, wait_for
+from wattherd.hold.lines import (
+    InstrumentAnswer,
+    InstrumentLine,
+    is_concurrent,
+    is_quick,
+    poll_all,
+    wait_for,
+)
 from wattherd.hold.site_file import HeldDevice, HeldSite
 from wattherd.hold.site_storage import StorageLines
 
@@ -40,6 +48,14 @@ GONE_S = 5.0
 """After so long without an answer, another device may have taken its place."""
 OLD_S = 60.0
 """The loop judges how old a reading may be; beyond that it does not even hear of it."""
+LOOK_S = 0.1
+"""Between two looks at a meter that may be asked at any time."""
+LEAST_LOOKS = 5
+"""So many looks make a mean of the period; fewer are but the last of them."""
+MOST_QUICK = 64
+"""Meters that are looked at within a period, at most: beyond that it would cost a processor."""
+LAST_S = 1.2
+"""A mean of no longer than that is one of the last second; cycles come a little late at times."""
 UNREAD = Watts(math.nan, math.nan, "", Quality.STALE)
 
 Tell = Callable[[HeldDevice | str, OrderOutcome | Position], None]
@@ -72,6 +88,9 @@ class Devices:
     """Devices that were put back and are about to be dropped."""
     _answered_s: list[float] = field(default_factory=list)
     _asked: bool = False
+    _looks: dict[int, list[InstrumentAnswer[Watts]]] = field(default_factory=dict)
+    """What meters that are looked at within a period have told since the last cycle."""
+    _collected_s: float = -math.inf
     _storage: StorageLines = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +122,14 @@ class Devices:
         self._sent_at_s = [at_s for _, at_s in last]
         self._answered_s = [time.monotonic()] * len(self.site.devices)
         self._asked, self.before = self.before is not None, None
+        # All or none: of means, and of what others tell late or not at all, no difference says
+        # anything. The site's own meter may be missing, since feeds add up to it.
+        quick = [meter is not None and is_quick(meter.driver) for meter in meters]
+        if (
+            all(quick[:-1]) and (quick[-1] or meters[-1] is None)
+            and sum(quick) <= MOST_QUICK and self.site.period_s >= LEAST_LOOKS * LOOK_S
+        ):  # fmt: skip
+            self._looks = {number: [] for number in np.flatnonzero(quick).tolist()}
         for number, device in enumerate(self.site.devices):
             device.knob.journal = self.journal
             if device.name in self.switched_off:
@@ -155,6 +182,28 @@ class Devices:
         wait_for(lines, asked_s + patience_s)
         return self._collected(time.monotonic())
 
+    @property
+    def looks(self) -> bool:
+        """Whether there are meters to look at between two cycles."""
+        return bool(self._looks)
+
+    # Limits hold for means of a second. Of one moment in a second nobody can tell whether it met
+    # the peak of a swing, its foot, or the same flank as all the ones before.
+    def look(self) -> None:
+        """Ask meters that may be asked at any time, and wait for none of them."""
+        poll_all(self._quick_lines())
+
+    def _quick_lines(self) -> list[InstrumentLine[Watts]]:
+        """Their lines, once what they told last is noted."""
+        lines = []
+        for number, looks in self._looks.items():
+            if (line := self._meters[number]) is not None:
+                lines.append(line)
+                answer = line.answer
+                if answer is not None and (not looks or looks[-1].at_s < answer.at_s):
+                    looks.append(answer)
+        return lines
+
     def send(self, orders: Orders, readings: Readings) -> None:
         """Carry out what is new, in each device's own time."""
         self._storage.send(orders.storage_w)
@@ -206,7 +255,7 @@ class Devices:
         ]
         caps = [line.fresh(now_s, 1.5 * period_s) for line in self._knobs]
         self._note_returns(caps, now_s)
-        value_w = np.array([one.watts for one in watts])
+        value_w, of_second = self._means(watts, now_s)
         at_s = np.array([one.at_s for one in watts])
         storage_w, storage_charge, storage_at_s = self._storage.read(now_s)
         return Readings(
@@ -217,7 +266,23 @@ class Devices:
             cap_w=np.array([self._cap_w(n, cap) for n, cap in enumerate(caps)]),
             off=np.array([self._is_off(line) for line in self._outlets], dtype=np.bool_),
             storage_w=storage_w, storage_charge=storage_charge, storage_at_s=storage_at_s,
+            of_second=of_second,
         )  # fmt: skip
+
+    def _means(self, told: Sequence[Watts], now_s: float) -> tuple[Floats, Bools]:
+        """Watts of all meters, as means of their looks where there are; which are of a second."""
+        value_w = np.array([one.watts for one in told])
+        of_second = np.zeros(len(told), dtype=np.bool_)
+        self._quick_lines()
+        for number, looks in self._looks.items():
+            known = [one.value.watts for one in looks if not math.isnan(one.value.watts)]
+            looks.clear()
+            if len(known) >= LEAST_LOOKS and not math.isnan(value_w[number]):
+                value_w[number] = math.fsum(known) / len(known)
+                of_second[number] = True
+        # Of longer ones a second within may have been higher, and nobody would know.
+        passed_s, self._collected_s = now_s - self._collected_s, now_s
+        return value_w, of_second & (passed_s <= LAST_S)
 
     def _tell_storage(self, name: str, outcome: OrderOutcome) -> None:
         self.tell(name, outcome)

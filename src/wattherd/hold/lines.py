@@ -176,6 +176,11 @@ def is_concurrent(driver: object) -> bool:
     return bool(getattr(driver, "concurrent", False))
 
 
+def is_quick(driver: object) -> bool:
+    """Whether a driver may be asked ten times a second (see the contract of meters)."""
+    return bool(getattr(driver, "quick", False))
+
+
 def ask_all(asks: Iterable[tuple[object, Callable[[], T]]], patience_s: float) -> list[T | None]:
     """What each driver's call answers, all asked at once.
 

@@ -102,6 +102,9 @@ class PlantRoom:
     band: TripBand | None = None
     """None: breakers trip exactly as the controller is told."""
     rated_w: Floats | None = None
+    looks: bool = False
+    """Whether whoever reads the meters does so ten times a second and takes means of the second,
+    if devices and feeds all have one, and all tell moments at any time."""
 
     @property
     def true_rated_w(self) -> Floats:
@@ -187,7 +190,14 @@ class PowerPlant:
         self._cooled_w = float(self._wall_w.sum())
         self._add_up()
         meters = [room.instruments.device] * size + room.instruments.feeds(fleet.feeds)
-        self._meters = MeterBank([*meters, room.instruments.site], self._metered_w(), STEP_S, rng)
+        meters.append(room.instruments.site)
+        below, site = meters[:-1], meters[-1]
+        quick = room.looks and all(one is not None and one.quick for one in below)
+        quick = quick and (site is None or site.quick)
+        self._of_second = np.array([quick and one is not None for one in meters], dtype=np.bool_)
+        if quick:
+            meters = [one and one.of_second() for one in meters]
+        self._meters = MeterBank(meters, self._metered_w(), STEP_S, rng)
         self._gain = 1.0 - np.exp(-STEP_S / room.lag_s)
         window_s = np.broadcast_to(np.asarray(room.capping.window_s, dtype=np.float64), (size,))
         averages = window_s > 0
@@ -453,6 +463,7 @@ class PowerPlant:
             site_w=float(watts[-1]),
             site_at_s=float(at_s[-1]),
             off=self.outlet_off | self._unfed(),
+            of_second=self._of_second if self.room.looks else None,
         )
 
     def _unfed(self) -> Bools:

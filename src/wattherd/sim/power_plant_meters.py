@@ -6,8 +6,9 @@ repeats that until the next update; only some say when they measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from wattherd.engine.safety.contract import Bools, Floats, Ints
 KEPT_S = 130.0
 """How far back meters may look."""
 NOISE = 0.003
+
+
+LOOKS = 10
+"""How often in a second a meter is read that tells of the moment, whenever it is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,15 @@ class PlantMeter:
     """Whether it tells when it measured; else whoever reads it takes the time of reading."""
     gain: float = 1.0
     noise: float = NOISE
+
+    @property
+    def quick(self) -> bool:
+        """Whether it tells of the moment, whenever it is asked."""
+        return self.period_s == self.window_s == self.delay_s == 0.0
+
+    def of_second(self) -> PlantMeter:
+        """The same, as whoever asks it ten times a second sees it."""
+        return replace(self, window_s=1.0, noise=self.noise / math.sqrt(LOOKS))
 
 
 PLAIN_METER = PlantMeter()

@@ -29,6 +29,7 @@ class Amdsmi:
     """Power of one GPU."""
 
     gpu: AmdGpu
+    quick = True
 
     def sample(self) -> MeterSample:
         """Watts.

@@ -48,7 +48,8 @@ class MeterDriver(Protocol):
     """One instrument behind one protocol.
 
     A driver with `concurrent = True` waits by `devices.wire.cooperative_io` alone, so that one
-    thread may ask many; one without may block and is given a thread while it is asked.
+    thread may ask many; one without may block and is given a thread while it is asked. One with
+    `quick = True` tells what is drawn at the moment, and may be asked ten times a second.
     """
 
     def sample(self) -> MeterSample:

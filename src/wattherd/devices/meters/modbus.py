@@ -21,6 +21,7 @@ class ModbusMeter:
 
     device: ModbusDevice
     concurrent = True
+    quick = True
 
     def sample(self) -> MeterSample:
         """The register's value.

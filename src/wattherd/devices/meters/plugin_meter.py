@@ -17,6 +17,7 @@ class PluggedMeter:
         """`name` is the protocol that it speaks."""
         self.driver = driver
         self.concurrent = bool(getattr(driver, "concurrent", False))
+        self.quick = bool(getattr(driver, "quick", False))
         self._calls = PluginCalls(name)
 
     def sample(self) -> MeterSample:

@@ -57,6 +57,7 @@ class RaplMeter:
     name: str
     clock: Clock
     window_s: float = WINDOW_S
+    quick = True
     _counters: Sequence[Counter] = ()
     _before: tuple[float, Sequence[int]] | None = field(default=None)
 

@@ -39,6 +39,7 @@ class ReplayMeter:
     clock: Clock
     speed: float = 1.0
     loop: bool = False
+    quick = True
     _started: tuple[float, float] | None = None
 
     def sample(self) -> MeterSample:

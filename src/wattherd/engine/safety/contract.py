@@ -285,6 +285,8 @@ class Readings:
     are the site's own meter's. `off` says which devices
     are without power; it comes from the outlets, which answer when the device does not. Of storages
     (S,) `storage_w` is what they give (negative: take), `storage_charge` how full they are, 0 to 1.
+    `of_second` (N + F + 1,) names the meters of devices, feeds and site whose numbers are means of
+    the last second and not of a moment; None is none.
     """
 
     now_s: float
@@ -299,6 +301,7 @@ class Readings:
     storage_w: Floats | None = None
     storage_charge: Floats | None = None
     storage_at_s: Floats | None = None
+    of_second: Bools | None = None
 
 
 # A lease on each cap is what makes a dead loop safe: nobody has to notice that it died.
@@ -437,14 +440,17 @@ class Streak:
 
     seconds: Floats
     _at_s: float = field(default=float("nan"))
+    _holds: bool = True
 
     def note(self, condition: Bools, now_s: float) -> Floats:
         """Durations so far; 0 where the condition has just begun or does not hold."""
         step_s = 0.0 if np.isnan(self._at_s) else max(now_s - self._at_s, 0.0)
         self._at_s = now_s
         if not condition.any():  # most of what is watched for is rare
-            self.seconds = np.full(len(condition), NEVER_HELD)
+            if self._holds:
+                self.seconds, self._holds = np.full(len(condition), NEVER_HELD), False
             return np.zeros(len(condition))
+        self._holds = True
         # 0 is "has just begun": only from the second look on has time passed in which it held at
         # both ends.
         grown = self.seconds + step_s

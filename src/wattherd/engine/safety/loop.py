@@ -66,7 +66,7 @@ from wattherd.engine.safety.fill import fill, steps_that_fit
 from wattherd.engine.safety.late_meters import LateDraws, MeterClocks
 from wattherd.engine.safety.mean_meters import MeanMeters
 from wattherd.engine.safety.medians import nine_tenths
-from wattherd.engine.safety.meters import Meters, TrustedReadings
+from wattherd.engine.safety.meters import LastSecond, Meters, TrustedReadings
 from wattherd.engine.safety.notes import NoteBook
 from wattherd.engine.safety.other_load import BaseLoad
 from wattherd.engine.safety.ramp import DrawRamps, RampLimits
@@ -142,6 +142,7 @@ class SafetyLoop:
         self._clocks = MeterClocks(fleet, self.config.max_age_s)
         self._late = LateDraws(fleet)
         self._means = MeanMeters(fleet)
+        self._second = LastSecond(fleet)
         self._allowance = Allowance(fleet, self.config)
         self._backstop = Backstop(fleet, self.config)
         self._wants = Wants(fleet, self.config)
@@ -346,9 +347,8 @@ class SafetyLoop:
             readings, seen, renews_s=renews_s, response=caps.response,
             counted_w=caps.counted_w, other_w=self.base.steady_w,
         )  # fmt: skip
-        self.seen = seen = self._means.up_to_now(
-            readings, seen, self.config.disagree, caps.counted_w
-        )
+        seen = self._means.up_to_now(readings, seen, self.config.disagree, caps.counted_w)
+        self.seen = seen = self._second.mean(seen, readings, renews_s)
         self.base.forget(self._means.changed)
         caps.read_back(
             readings, self._watched(seen), seen.draw_w, news_s=renews_s[:size],

@@ -394,25 +394,37 @@ class MeanMeters:
         begun = [over(np.minimum(one, since_s)) if (since_s < one).any() else whole[one]
                  for one in BEGUN_S]  # fmt: skip
         before, after, part = self._around(end_s)
-        every = np.arange(len(end_s))
-        low_w = self._past_decayed_w[before, :, every]
-        decayed_w = low_w + part[:, None] * (self._past_decayed_w[after, :, every] - low_w)
-        return np.vstack((*whole.values(), *begun, decayed_w.T))
+        if len(part) == 1:
+            low_w, high_w = self._past_decayed_w[before[0]], self._past_decayed_w[after[0]]
+        else:
+            every = np.arange(len(end_s))
+            low_w = self._past_decayed_w[before, :, every].T
+            high_w = self._past_decayed_w[after, :, every].T
+        return np.vstack((*whole.values(), *begun, low_w + part * (high_w - low_w)))
 
     def _around(self, at_s: Floats) -> tuple[Ints, Ints, Floats]:
         """For each level's time the rows before and after it, and how far it is from the first."""
         past_s = self._past_s[: self._rows]
-        after = np.clip(np.searchsorted(past_s, at_s), min(1, self._rows - 1), self._rows - 1)
+        # Most sites' meters tell of one time, and then all levels' rows are the same.
+        if at_s.min() == at_s.max():
+            at_s = at_s[:1]
+        after = np.searchsorted(past_s, at_s)
+        after = np.minimum(np.maximum(after, min(1, self._rows - 1)), self._rows - 1)
         before = np.maximum(after - 1, 0)
         span_s = np.maximum(past_s[after] - past_s[before], 1e-9)
-        return before, after, np.clip((at_s - past_s[before]) / span_s, 0.0, 1.0)
+        part = np.minimum(np.maximum((at_s - past_s[before]) / span_s, 0.0), 1.0)
+        return before, after, part
 
     def _drawn_j(self, at_s: Floats) -> Floats:
         """Joules of each level (F + 1,) until its own time; before the first look as at it."""
-        every, first_s = np.arange(len(at_s)), self._past_s[0]
+        first_s = self._past_s[0]
         if self._rows < 2:
             return np.asarray(self._past_j[0] + self._first_w * (at_s - first_s))
         before, after, part = self._around(at_s)
-        low_j, high_j = self._past_j[before, every], self._past_j[after, every]
+        if len(part) == 1:
+            low_j, high_j = self._past_j[before[0]], self._past_j[after[0]]
+        else:
+            every = np.arange(len(at_s))
+            low_j, high_j = self._past_j[before, every], self._past_j[after, every]
         early_s = np.minimum(at_s - first_s, 0.0)
         return np.asarray(low_j + part * (high_j - low_j) + self._first_w * early_s)

@@ -9,7 +9,8 @@ own meters have moved far while it stood still. The module knows no caps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,6 +58,10 @@ JUMP, PASSES = 0.6, 2
 """A jump by this share of all that a level drew, which is over after so many looks, is a spike."""
 SPIKE_LOOKS = 6
 """A level that has shown more for so many looks draws more."""
+SLOW_S = 0.5
+"""Meters that have news less often than that tell nothing of a second."""
+SECOND_S = 0.95
+"""Looks that are no farther apart than that are taken together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,8 @@ class TrustedReadings:
     """Levels whose reading is beyond all that was ever to be expected, and not confirmed yet."""
     frozen_levels: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Levels (F + 1,) whose meter tells nothing new against its habit."""
+    of_second: Bools = field(default_factory=lambda: np.zeros(1, dtype=np.bool_))
+    """Levels (F + 1,) of which means of a second are told; (1,) stands for all."""
     still: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     """Devices (N,) whose meters never said anything else: what is lower there proves nothing."""
 
@@ -401,3 +408,58 @@ class MeterSpikes:
         self._spikes += over & (self._run <= PASSES)
         self._run = np.where(high, self._run + 1, np.where(told, 0.0, self._run))
         return np.asarray(high & (self._spikes >= FALSE_ALARMS - 0.5))
+
+
+# Limits hold for means of a second, and caps that hold a mean let bursts pass that are over within
+# one. Of moments a second apart nobody can tell how long a burst lasts: where they miss its peak
+# the limit is exceeded, and where they meet it watts are kept free that nobody draws.
+class LastSecond:
+    """Means of the last second, where looks are more frequent than one a second."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Nothing has been seen."""
+        self._fleet = fleet
+        self._looks: deque[tuple[float, TrustedReadings]] = deque()
+
+    def mean(self, seen: TrustedReadings, readings: Readings, renews_s: Floats) -> TrustedReadings:
+        """What is read now as means of the last second, this look among them.
+
+        What is not read now has no mean. Where looks are a second apart it says which levels tell
+        means by themselves. `renews_s` (N + F + 1,) is how seldom meters have news.
+        """
+        looks, now_s = self._looks, readings.now_s
+        looks.append((now_s, seen))
+        while now_s - looks[0][0] > SECOND_S or looks[0][0] > now_s:
+            looks.popleft()
+        if len(looks) == 1:
+            return replace(seen, of_second=self._told(readings.of_second))
+        # Of a mean and of what is seconds old no difference says anything: all or none.
+        if (renews_s > SLOW_S).any():
+            return seen
+        return replace(
+            seen,
+            draw_w=_mean([one.draw_w for _, one in looks]),
+            now_w=_mean([one.now_w for _, one in looks]),
+            level_w=_mean([one.level_w for _, one in looks]),
+            level_now_w=_mean([one.level_now_w for _, one in looks]),
+            of_second=np.ones(self._fleet.feeds + 1, dtype=np.bool_),
+        )
+
+    def _told(self, meters: Bools | None) -> Bools:
+        """Levels (F + 1,) of which means are told: by their meter, or by all meters below."""
+        fleet = self._fleet
+        if meters is None:
+            return np.zeros(fleet.feeds + 1, dtype=np.bool_)
+        moments = ~meters
+        below = fleet.levels((fleet.device_read & moments[: fleet.size]).astype(np.float64))
+        own = fleet.level_read & moments[fleet.size :]
+        below += fleet.tree.sums(own.astype(np.float64))
+        return np.where(fleet.level_read, ~own, below == 0)
+
+
+def _mean(looks_w: list[Floats]) -> Floats:
+    """Means over looks of as many meters each; NaN where the last look has none."""
+    past_w = np.array(looks_w)
+    known = np.isfinite(past_w)
+    sums_w = np.where(known, past_w, 0.0).sum(axis=0)
+    return np.where(known[-1], sums_w / np.maximum(known.sum(axis=0), 1), np.nan)

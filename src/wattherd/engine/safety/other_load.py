@@ -24,7 +24,7 @@ import numpy as np
 
 from wattherd.engine.safety.contract import NEVER_HELD, Bools, Fleet, Floats, Ints, no_streak
 from wattherd.engine.safety.medians import median, second_highest
-from wattherd.engine.safety.meters import MeterSpikes, TrustedReadings
+from wattherd.engine.safety.meters import SECOND_S, MeterSpikes, TrustedReadings
 from wattherd.engine.safety.other_load_rises import Fluctuation, HiddenDraw, SwitchedLoad
 
 TAKEN = 5
@@ -63,6 +63,8 @@ ODD_LOOKS = 2
 ALARM_S = 8.0
 SWING_KEPT_S = 1_800.0
 BETWEEN_LOOKS, UNSEEN = 1.4, 0.7
+BETWEEN_MEANS = 1.25
+"""Means of a second are told at moments, and may have been higher in between."""
 HIGHEST_PEAK = 0.43
 """The most that was seen above a cap: B300, 500 ms."""
 OWN_PAST, LATE = 64, 1.5
@@ -78,6 +80,8 @@ CONVEX = 1.5
 square of what they carry, fans take the cube of their speed."""
 # Applied once a mark, and marks are `SLOPE_S` apart: it forgets by 1/e in two and a half minutes.
 SLOPE_MEMORY = 0.98
+BURSTS_GROW = 2.0
+"""So much faster than in proportion bursts grow with the caps that let them through."""
 
 
 @dataclass(slots=True)
@@ -159,6 +163,8 @@ class BaseLoad:
         """What each level draws, by its own meter or by those below."""
         self.explained_w: Floats = np.zeros(levels)
         """How much of that is the devices'."""
+        self._beyond_w: Floats = np.zeros(levels)
+        """What means of a second show of devices beyond what these were counted at."""
         self.doubted: Bools = np.zeros(levels, dtype=np.bool_)
         """Levels whose devices read lower while the level itself did not."""
         self.rise_w: Floats = np.zeros(levels)
@@ -181,6 +187,10 @@ class BaseLoad:
         self._quiet = no_streak(levels)
         self._trend = _Extremes(levels, WINDOW_S / 2)
         self._moments = _Extremes(levels, MOMENT_S)
+        self._bursts = _Extremes(levels, SWING_LOOKS)
+        self._burst_counts = _Extremes(levels, SWING_LOOKS)
+        self._just_now = _Extremes(levels, SECOND_S)
+        self._of_second: Bools = np.zeros(levels, dtype=np.bool_)
         self._hard_low = _Extremes(levels, WINDOW_S / 2)
         self._level_low = _Extremes(levels, WINDOW_S / 2)
         self._rises = _Extremes(levels, 2 * WINDOW_S)
@@ -192,6 +202,7 @@ class BaseLoad:
         self._swing_part: Floats = np.zeros(levels)
         self._past_looks: deque[Floats] = deque(maxlen=SWING_LOOKS)
         self._alarmed_s = -np.inf
+        self._swing_at_s = -np.inf
         self._began_s: float | None = None
         self._past_s = np.full(6, np.nan)
         self._past_w = np.full((6, levels), np.nan)
@@ -265,8 +276,9 @@ class BaseLoad:
             learned[which] = 0.0
         self._sums[:, which] = 0.0
         self._alike[which] = 0
-        for one in (self._trend, self._moments, self._hard_low, self._level_low, self._rises,
-                    self._lows, self._peaks):  # fmt: skip
+        for one in (self._trend, self._moments, self._bursts, self._burst_counts,
+                    self._just_now, self._hard_low,
+                    self._level_low, self._rises, self._lows, self._peaks):  # fmt: skip
             one.forget(which)
         self.switched.forget(which)
         self.fluctuation.forget(which)
@@ -293,6 +305,7 @@ class BaseLoad:
         late meters turn out to have drawn.
         """
         fleet = self._fleet
+        self._of_second = np.zeros(fleet.feeds + 1, dtype=np.bool_) | seen.of_second
         recent_w = self._recently(counted_w, now_s, max(RECENT_S, MEANS * news_s))
         known = np.isfinite(seen.now_w) & ~seen.still
         # A device explains no more than it was counted at. If it draws more, the rest is other load
@@ -304,9 +317,16 @@ class BaseLoad:
         more_w = np.where(known, seen.now_w, np.fmax(seen.now_w, recent_w))
         more_w = np.where(off, 0.0, more_w)
         self.explained_w = fleet.levels(own_w)
+        self._beyond_w = np.zeros(fleet.feeds + 1)
+        if self._of_second.any():
+            self._beyond_w = np.where(self._of_second, fleet.levels(more_w - own_w), 0.0)
         # A meter that shows less than its devices draw, of which all else is told, shows nothing.
+        # Where means of a second are told it is not low for the median's sake, which is behind when
+        # all rise together.
         with np.errstate(invalid="ignore"):
-            low = seen.level_w < (1.0 - DOUBT) * fleet.levels(np.where(known, own_w, 0.0))
+            now_w = np.where(self._of_second, seen.level_now_w, np.nan)
+            shown_w = np.fmax(seen.level_w, now_w)
+            low = shown_w < (1.0 - DOUBT) * fleet.levels(np.where(known, own_w, 0.0))
         read_w = np.where(low, np.nan, seen.level_now_w)
         late_news_s = np.zeros(len(low)) if level_news_s is None else MEANS * level_news_s
         self.short = low & (self._short.note(low, now_s) >= np.maximum(SHORT_S, late_news_s))
@@ -336,14 +356,16 @@ class BaseLoad:
         unread = fleet.level_read & np.isnan(read_w)
         spikes = self._spikes.note(soft_w, self.drawn_w, told=complete & ~unread, step_s=step_s)
         # As an alarm, a spike concerns all levels above.
-        passing = seen.alarmed | (fleet.tree.sums(spikes.astype(np.float64)) > 0)
+        spiking = fleet.tree.sums(spikes.astype(np.float64)) > 0
+        passing = seen.alarmed | spiking
         # A level without a meter stands on what is read below it.
         blind = unread | (~fleet.level_read & (fleet.tree.sums(unread.astype(np.float64)) > 0))
         self._blind = np.vstack((self._blind[1:], blind))
         # What is believed is a median of looks: most of them must have been told.
         untold = blind | passing | (self._blind.sum(axis=0) > TAKEN // 2)
         self._meet(known, now_s)
-        self._take(soft_w, then_w)
+        # Three spikes among five looks would be their median.
+        self._take(np.where(spiking, np.fmin(soft_w, self._soft_w[-1]), soft_w), then_w)
         self._settle(hard_w, complete, unread, passing, now_s, step_s)
         self._remember(untold, now_s=now_s, step_s=step_s, ahead_s=ahead_s)
         self._regress(now_s, unread)
@@ -415,6 +437,15 @@ class BaseLoad:
         # already was read, and is in `now_w`.
         more_w = np.maximum(left_w - self.explained_w, 0.0)
         found_w = np.where(more_w > 0, self.explained_w + more_w / (1.0 + self.slope), left_w)
+        # So does what bursts through caps that hold a mean: it is the time until they bite at full
+        # draw, and grows faster than the caps.
+        at_w = self._burst_counts.highest
+        seen = at_w > 0
+        if seen.any():
+            with np.errstate(invalid="ignore"):
+                grows = np.where(seen, BURSTS_GROW * self._bursts.highest / at_w, 0.0)
+                beyond_w = np.where(seen, np.maximum(found_w - at_w, 0.0), 0.0)
+            found_w = found_w - beyond_w * grows / (1.0 + grows)
         return np.asarray(np.minimum(found_w, self._hidden.budget_w(room_w)))
 
     def _risen_unread_w(
@@ -539,12 +570,23 @@ class BaseLoad:
         # loses its cap by a low reading (`Wants.caps`).
         self.doubted = soft_w - self.steady_w > DOUBT * self.drawn_w
         self._unproven = soft_w - self.steady_w > NOISE * self.drawn_w
+        # What devices' own meters and their level's show beyond the counts is a burst, and may have
+        # been more. What is always beyond is no burst, nor what the level did not rise by.
+        rose_w = self.drawn_w - np.fmin(self._just_now.lowest, self.drawn_w)
+        self._just_now.note(self.drawn_w, now_s)
+        above_w = np.minimum(hard_w - np.maximum(self._hard_low.lowest, 0.0), rose_w)
+        burst_w = np.maximum(np.where(complete, np.minimum(above_w, self._beyond_w), 0.0), 0.0)
+        most_w = self.drawn_w - hard_w
+        hard_w = hard_w + (BETWEEN_MEANS - 1.0) * burst_w
         surely = (hard_w > NOISE * self.drawn_w) & ~unread
         # One look is enough here: no device can have drawn it.
         now_w = np.where(surely, np.maximum(self.steady_w, hard_w), self.steady_w)
         # What was there a moment ago is not gone because caps that were cut hide it now.
         # Alarms and spikes are not remembered: if they prove false, their watts are free at once.
         self._moments.note(np.where(passing, np.nan, now_w), now_s)
+        told = (burst_w > NOISE * self.drawn_w) & ~passing & ~unread
+        self._bursts.note(np.where(passing | unread, np.nan, burst_w), now_s)
+        self._burst_counts.note(np.where(told, most_w, np.nan), now_s)
         self._read_w = now_w
         self.now_w = np.maximum(now_w, self._moments.highest)
 
@@ -635,8 +677,11 @@ class BaseLoad:
         """Levels whose devices rise and fall together, and how far."""
         if alarmed.any():
             self._alarmed_s = now_s
-        if now_s - self._alarmed_s > ALARM_S:  # until then it is our own doing
+        # A look a second, however often the loop looks: these are means of the last second.
+        due = now_s - self._swing_at_s >= SECOND_S
+        if due and now_s - self._alarmed_s > ALARM_S:  # until then it is our own doing
             self._past_looks.append(devices_w)
+            self._swing_at_s = now_s
         if not self._past_looks:
             return
         past_w = np.array(self._past_looks)
@@ -657,8 +702,10 @@ class BaseLoad:
         # What is told of both is some looks old, of each another number of them.
         self._own_late_w = np.vstack((self._own_late_w[1:], self.explained_w))
         moved_w = np.ptp(self._own_late_w, axis=0) * self.slope + self._faded_w.max(axis=0)
+        # Devices that burst above their counts are no load that is switched.
+        other_w = self._read_w - np.minimum(self._beyond_w, np.maximum(self._read_w, 0.0))
         self.switched.note(
-            self._read_w - with_devices_w, moved_w, self.drawn_w, told=~untold, step_s=step_s
+            other_w - with_devices_w, moved_w, self.drawn_w, told=~untold, step_s=step_s
         )
 
     def _note_fluctuation(
@@ -689,7 +736,10 @@ class BaseLoad:
         seen_w = np.where(swings, BETWEEN_LOOKS * self.rise_w, 0.0)
         part = np.minimum(UNSEEN * self._swing_part, HIGHEST_PEAK)
         unseen_w = np.where(swings & (self.rise_w < 0.05 * most_w), part * most_w, 0.0)
-        return np.maximum(seen_w, unseen_w)
+        # Means of a second hide no peak. What was there a moment ago counts as load now already.
+        held_w = np.maximum(self.now_w - self._trend.lowest, 0.0)
+        burst_w = np.maximum(BETWEEN_MEANS * np.maximum(self._bursts.highest, 0.0) - held_w, 0.0)
+        return np.where(self._of_second, burst_w, np.maximum(seen_w, unseen_w))
 
     def _foresee(self, unread: Bools, now_s: float, ahead_s: Floats | float) -> None:
         """What to keep for the time until loop and knobs will have answered."""

@@ -201,6 +201,10 @@ class SwitchedLoad:
         self.wait_s: Floats = np.full(levels, ONCE_S)
         """How long what went is waited for."""
         self._line_w: Floats = np.full(levels, np.nan)
+        self._climbed_w: Floats = np.zeros(levels)
+        """What came slowly, and has not gone since."""
+        self._jumped_w: Floats = np.zeros(levels)
+        """What came at once, and has not gone since."""
         self._past_w: Floats = np.full((LOOKS, levels), np.nan)
         self._was_w: Floats = np.full(levels, np.nan)
         self._away_s: Floats = np.zeros(levels)
@@ -233,7 +237,8 @@ class SwitchedLoad:
         for one in (self._line_w, self._was_w):
             one[which] = np.nan
         self._past_w[:, which] = np.nan
-        for one in (self._away_s, self._most_w, self._given_w, self._given_s, self._came_w):
+        for one in (self._away_s, self._most_w, self._given_w, self._given_s, self._came_w,
+                    self._climbed_w, self._jumped_w):  # fmt: skip
             one[which] = 0.0
         self._restored_w[which] = 0.0
         self.wait_s[which] = ONCE_S
@@ -259,9 +264,27 @@ class SwitchedLoad:
         along_w = SLOW * step_s * drawn_w + moved_w
         change_w = reached_w - was_w
         line_w = line_w + np.where(np.abs(change_w) <= along_w, change_w, 0.0)
+        line_w -= self._climbed_again(change_w, along_w, line_w - was_w > LARGE * drawn_w)
         came_w = np.nan_to_num(np.maximum(reached_w - line_w, 0.0))
         self._line_w, self._was_w = np.maximum(line_w, reached_w), reached_w
         self._wait(np.nan_to_num(self._line_w - reached_w), came_w, LARGE * drawn_w, step_s)
+
+    # The line moves up with what comes slowly. Were that left there whenever it goes at once, as
+    # fans and soft starters do, the line would rise with each turn, until nothing was left.
+    def _climbed_again(self, change_w: Floats, along_w: Floats, waits: Bools) -> Floats:
+        """What (L,) goes now at once, came slowly, and is not the first that is waited for."""
+        change_w = np.nan_to_num(change_w)
+        slowly = np.abs(change_w) <= along_w
+        climbed_w = self._climbed_w + np.where(slowly, change_w, 0.0)
+        jumped_w = self._jumped_w + np.where(~slowly & (change_w > 0), change_w, 0.0)
+        # What goes slowly beyond all that came slowly has come at once.
+        jumped_w = np.maximum(jumped_w + np.minimum(climbed_w, 0.0), 0.0)
+        climbed_w = np.maximum(climbed_w, 0.0)
+        gone_w = np.where(slowly, 0.0, np.maximum(-change_w, 0.0))
+        jumps_w = np.minimum(gone_w, jumped_w)
+        climbs_w = np.minimum(gone_w - jumps_w, climbed_w)
+        self._jumped_w, self._climbed_w = jumped_w - jumps_w, climbed_w - climbs_w
+        return np.where(waits, climbs_w, 0.0)
 
     def _wait(self, away_w: Floats, came_w: Floats, large_w: Floats, step_s: float) -> None:
         """Learn how long it stays away, and wait no longer than what it did so far is reason to."""

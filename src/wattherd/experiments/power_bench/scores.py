@@ -30,8 +30,9 @@ ENDS = 0.02
 class RunLog:
     """One row per second: `level_w` (T, F + 1), `draw_w`, `cap_w` (T, N), means of the second.
 
-    `wall_w` (T,) is what all devices draw with the parts that no cap acts on, `peak_w` (T, F + 1)
-    the highest moment of each second; `noted` counts the seconds of each kind of alarm.
+    `wall_w` (T,) is what all devices draw with the parts that no cap acts on; `peak_w` (T, F + 1)
+    the highest moment of each second; `any_second_w` (T, F + 1) the highest mean over a second that
+    ends within it, whenever it began; `noted` counts the seconds of each kind of alarm.
     """
 
     level_w: Floats
@@ -41,6 +42,7 @@ class RunLog:
     caps_restored: bool
     wall_w: Floats
     peak_w: Floats
+    any_second_w: Floats
     sure_trips: int = 0
     trip_log: tuple[Trip, ...] = ()
     safe_mode_s: int = 0
@@ -66,11 +68,12 @@ def scores(scenario: BenchScenario, log: RunLog) -> dict[str, Any]:
             str(width): round(_worst(above_w / scenario.limit_w, width), 3) for width in (1, 10, 60)
         },
         "worst_excess_pct": round(_worst_after(above_w / scenario.limit_w, late), 3),
+        "worst_second_pct": round(_worst_second(scenario, log, late), 3),
         "worst_moment_pct": round(
             _worst_after((log.peak_w - scenario.limit_w) / scenario.limit_w, late), 3
         ),
         "usable_pct": _used(scenario, log, late),
-        "back_s": _back(scenario, log),
+        "back_s": back_s(scenario, log),
         "sure_trips": log.sure_trips,
         "safe_mode_s": log.safe_mode_s,
         "alarms": dict(log.noted),
@@ -134,6 +137,17 @@ def _worst_after(excess: Floats, late: Bools) -> float:
     return max(100.0 * float(excess[late].max(initial=0.0)), 0.0)
 
 
+def _worst_second(scenario: BenchScenario, log: RunLog, late: Bools) -> float:
+    """The worst excess over any second, whenever it began, in percent.
+
+    A second that begins under one limit and ends under another is held to the higher of the two.
+    """
+    before_w = np.vstack((scenario.limit_w[:1], scenario.limit_w[:-1]))
+    limit_w = np.maximum(scenario.limit_w, before_w)
+    whole = late & np.append(False, late[:-1])
+    return _worst_after(log.any_second_w / limit_w - 1.0, whole)
+
+
 def _used(scenario: BenchScenario, log: RunLog, late: Bools) -> float | None:
     """What devices drew of what they could have, in percent, seconds of response left out."""
     usable_w = scenario.usable_w()[late]
@@ -143,11 +157,11 @@ def _used(scenario: BenchScenario, log: RunLog, late: Bools) -> float | None:
     return round(100.0 * used_w / whole_w, 2) if whole_w > 0 else None
 
 
-def _back(scenario: BenchScenario, log: RunLog) -> int | None:
+def back_s(scenario: BenchScenario, log: RunLog, reachable: float = 1.0) -> int | None:
     """Seconds from the end of the last cut until 95 % of what is usable is drawn, over 5 s.
 
     Without a cut from the last end of other load, None without either; the rest of the run where
-    it is over before.
+    it is over before. `reachable` is the share of the usable that caps can reach at all.
     """
     limit_w = scenario.limit_w[:, -1]
     rises = np.flatnonzero(np.diff(limit_w) > 0)
@@ -159,7 +173,7 @@ def _back(scenario: BenchScenario, log: RunLog) -> int | None:
     kernel = np.ones(BACK_MEAN_S) / BACK_MEAN_S
     drawn_w = np.convolve(log.wall_w[end:], kernel, mode="valid")
     usable_w = np.convolve(scenario.usable_w()[end:], kernel, mode="valid")
-    there = np.flatnonzero(drawn_w >= BACK_SHARE * usable_w)
+    there = np.flatnonzero(drawn_w >= BACK_SHARE * reachable * usable_w)
     return int(there[0]) if len(there) else scenario.seconds - end
 
 

@@ -532,4 +532,5 @@ def _room(
         other=other,
         band=BANDS[world.band],
         rated_w=limit_w,
+        looks=world.cycle_s >= 1.0,
     )
