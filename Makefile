@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-adaptive demo-pack demo-schedule test kernels search-kernels quick test-all test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
+.PHONY: help setup demo demo-adaptive demo-pack demo-schedule test kernels search-kernels quick test-all test-python test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,9 @@ quick: .venv/.dev # tests in milliseconds
 test-all: .venv/.dev test-servers lint type ## all that CI runs: real servers, and a control plane where it is built
 	@$(WAITING) -m "not slow and not kube" $(PYTEST)
 	@$(PLANES) -m "not slow and kube" $(PYTEST)
+
+test-python: ## quick tests with another Python, in an environment of its own: PYTHON=python3.13
+	@scripts/test-python.sh "$(PYTHON)" $(JOBS) $(PYTEST)
 
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
 	@$(TESTS) -m "slow and not kube"

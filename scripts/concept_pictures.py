@@ -9,6 +9,7 @@ devices. Only the safety loop's four steps are drawn as such.
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,14 +30,21 @@ from wattherd.engine.safety.loop import (
     SafetyLoop,
 )
 from wattherd.estimate.fragmentation import fragment_rows
+from wattherd.estimate.goodput import BestBatch, best
+from wattherd.estimate.interference import PairSpeeds
+from wattherd.estimate.job_work import constant
+from wattherd.estimate.learned_curve import CurvePrior, CurveSample, LearnedCurve
 from wattherd.estimate.power_curve import PowerCurve
 from wattherd.estimate.target_workload import TargetWorkload
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, SetCap, StartJob
 from wattherd.model.event import BudgetChanged, CapApplied, Event, JobStarted, JobSubmitted
-from wattherd.model.job import JobSpec, workers
+from wattherd.model.job import JobSpec, TaskRole, workers
+from wattherd.model.training import BatchRange, StepTime, TrainingReport
+from wattherd.policy.place.fgd import fgd_key
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.fifo_gang import FifoGang
+from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.report.charts import Chart
 from wattherd.report.export import standalone
 from wattherd.report.svg import (
@@ -45,13 +53,20 @@ from wattherd.report.svg import (
     PlotAxis,
     Point,
     Scale,
+    band,
+    curve_points,
     document,
+    dot,
     label,
     polyline,
     segment,
     x_axis,
     y_axis,
 )
+from wattherd.report.theme import dark_rules
+from wattherd.sim.duration_plant import DurationPlant
+from wattherd.sim.surroundings import Surroundings
+from wattherd.testing.timed_world import Story, t4_nodes, timed
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "img" / "concepts"
 ROOMY = Frame(width=640, height=300, left=60, right=150)
@@ -389,6 +404,242 @@ def fragmentation() -> Chart:
     return chart("fragmentation", "Fragmentation: free, and of no use", about, draw)
 
 
+# Whole scores -------------------------------------------------------------------------------------
+
+GAINS = (-75.0, 5.0, 12.0, -20.0, 35.0, 20.0)
+"""By how many milli-GPU a pod makes fragments fewer on each of six nodes, in their order."""
+FGD = {"fgd": 100.0, "fgd@scale=1000": 1000.0}
+"""The score of an infinite gain, by policy."""
+
+
+def score(gain: float, scale: float) -> float:
+    """A node's score, in hundredths of the most."""
+    return 100.0 * int(fgd_key(gain, scale, 0.0)) / scale
+
+
+def winner(scale: float) -> int:
+    """The first node with the best score, counted from 1."""
+    scores = [score(gain, scale) for gain in GAINS]
+    return scores.index(max(scores)) + 1
+
+
+def whole_scores() -> Chart:
+    """Scores over gains, in coarse and in fine steps, and six nodes on both."""
+    low, high = -100.0, 100.0
+    at = np.arange(low, high + 0.5, 0.5).tolist()
+
+    def draw(frame: Frame, key: str) -> list[Element]:
+        del key
+        x, y = Scale(low, high, *frame.x_range), Scale(47.0, 53.0, *frame.y_range)
+        found = [
+            x_axis(PlotAxis(low=low, high=high, title="fragments fewer, milli-GPU"), x, frame),
+            y_axis(PlotAxis(low=47, high=53, title="score, of 100"), y, frame),
+        ]
+        for number, (name, scale) in enumerate(FGD.items()):
+            points = steps([(x(gain), y(score(gain, scale))) for gain in at])
+            found += [polyline(points, f"line k{number}")]
+            found += [
+                dot((x(gain), y(score(gain, scale))), 5.0, f"dot k{number}") for gain in GAINS
+            ]
+            end_y = y(score(high, scale)) + (16 if number == 0 else -8)
+            right = frame.x_range[1] + 8
+            found.append(label(name, right, end_y, class_=f"name k{number}"))
+            found.append(label(f"takes node {winner(scale)}", right, end_y + 15))
+        for number, gain in enumerate(GAINS, start=1):
+            above = y(max(score(gain, scale) for scale in FGD.values()))
+            found.append(
+                label(str(number), x(gain), above - 13, anchor="middle", class_="axis-title")
+            )
+        return found
+
+    about = (
+        f"Six nodes, numbered in their order. In whole hundredths four of them have the same "
+        f"score, and the first of these, node {winner(FGD['fgd'])}, wins. In steps a tenth as "
+        f"coarse node {winner(FGD['fgd@scale=1000'])} is better than all others."
+    )
+    return chart("whole-scores", "Scores in whole numbers", about, draw)
+
+
+# Turns and pairs ----------------------------------------------------------------------------------
+
+PAIRS = {"a pair that pays": (0.8, 0.7), "a pair that does not": (0.3, 0.4)}
+"""Speeds of a and of b on one GPU, over those that they have alone."""
+ALONE_S = 300.0
+
+
+def turns_taken(speeds: tuple[float, float]) -> dict[str, list[tuple[float, float]]]:
+    """When each of two jobs on one GPU ran under Gandiva: (start, end) in seconds."""
+    share = (TaskRole(gpu_memory_mib=5_000),)
+    jobs = [
+        timed(name, lasts_s=ALONE_S, roles=share, profile=profile)
+        for name, profile in (("a", "x"), ("b", "y"))
+    ]
+    plant = DurationPlant(
+        cost=constant(0.0),
+        report_s=20.0,
+        surroundings=Surroundings(pairs=PairSpeeds({("x", "y"): speeds})),
+    )
+    story = Story(Gandiva(), t4_nodes(1), jobs, plant=plant)
+    found = {}
+    for job in jobs:
+        ends = [*story.stops(job.id), story.ended(job.id)]
+        found[job.id] = list(zip(story.starts(job.id), ends, strict=True))
+    return found
+
+
+def turns_and_pairs() -> Chart:
+    """Two jobs on one GPU, whose pair pays and whose pair does not."""
+    known = {name: turns_taken(speeds) for name, speeds in PAIRS.items()}
+
+    def draw(frame: Frame, key: str) -> list[Element]:
+        del key
+        x = Scale(0.0, 760.0, *frame.x_range)
+        axis = PlotAxis(low=0, high=760, title="seconds")
+        found = [x_axis(axis, x, frame)]
+        for number, (name, jobs) in enumerate(known.items()):
+            y = frame.top + 2 + 88 * number
+            a, b = PAIRS[name]
+            said = f"{name}: {a:g} + {b:g} = {a + b:g} of one job alone"
+            found.append(label(said, frame.left, y + 8, class_="axis-title"))
+            for row, (job, spans) in enumerate(jobs.items()):
+                top = y + 20 + 26 * row
+                found.append(label(job, frame.left - 8, top + 10, anchor="end"))
+                found += [
+                    Element("rect", x=x(start), y=top, width=x(end) - x(start), height=20,
+                            class_=f"bar k{row}")
+                    for start, end in spans
+                ]  # fmt: skip
+                last = spans[-1][1]
+                found.append(label(f"ends at {last:g} s", x(last) + 6, top + 10))
+        return found
+
+    about = (
+        "Two jobs of 300 s each on one GPU. Both take turns of 60 s, then Gandiva runs them at the "
+        "same time for a slice. A pair that is faster together stays; one that is slower is "
+        "taken apart and goes on in turns."
+    )
+    return chart("turns-and-pairs", "Turns, and a pair that is tried", about, draw)
+
+
+# Goodput ------------------------------------------------------------------------------------------
+
+STEP = StepTime(
+    pass_s=0.02, sample_s=0.0008, node_sync_s=0.015, node_ring_s=0.0015,
+    network_sync_s=0.06, network_ring_s=0.002, overlap=2.0,
+)  # fmt: skip
+BATCHES = BatchRange(initial=128, most=4096, least_local=16, most_local=512)
+NOISE = {"early: noise scale 256": 256.0, "late: noise scale 4,096": 4096.0}
+GPUS = np.arange(1, 17)
+PER_NODE = 4
+
+
+def best_batches(noise_scale: float) -> BestBatch:
+    """Goodput and batch on 1 to 16 GPUs, four to a node."""
+    report = TrainingReport(
+        step_time=STEP, grad_sqr=1.0, grad_var=noise_scale / BATCHES.initial,
+        most_replicas=len(GPUS), batches=BATCHES,
+    )  # fmt: skip
+    return best(report, (GPUS + PER_NODE - 1) // PER_NODE, GPUS)
+
+
+def goodput_by_gpus() -> Chart:
+    """How much faster one job learns on more GPUs, early and late in its training."""
+
+    def draw(frame: Frame, key: str) -> list[Element]:
+        del key
+        x, y = Scale(1.0, 16.0, *frame.x_range), Scale(0.0, 10.0, *frame.y_range)
+        found = [
+            x_axis(PlotAxis(low=1, high=16, title="GPUs, four on each node", count=15), x, frame),
+            y_axis(PlotAxis(low=0, high=10, title="goodput, of one GPU", count=5), y, frame),
+        ]
+        for number, (name, noise_scale) in enumerate(NOISE.items()):
+            one = best_batches(noise_scale)
+            shares = one.goodput / one.goodput[0]
+            batches = one.local * (one.accumulation + 1) * GPUS
+            found.append(polyline(curve_points(GPUS, shares, x, y), f"line k{number}"))
+            for gpus in (4, 8, 16):
+                at = (x(gpus), y(float(shares[gpus - 1])))
+                found.append(dot(at, 5.0, f"dot k{number}"))
+                said = f"batch {batches[gpus - 1]:,}"
+                found.append(
+                    label(said, at[0] - 4, at[1] - 13, anchor="end")
+                    if number
+                    else label(said, at[0], at[1] + 15, anchor="middle")
+                )
+            end_y = y(float(shares[-1]))
+            found.append(label(name, frame.x_range[1] + 8, end_y, class_=f"name k{number}"))
+        return found
+
+    about = (
+        "One job on more and more GPUs, each time with the batch size of most goodput. Early, a "
+        "larger batch is worth little, and a second node makes the job slower. Late in the same "
+        "training, when gradients are noisier, sixteen GPUs are worth nine."
+    )
+    return chart("goodput", "Goodput, early and late", about, draw)
+
+
+# A curve learned ----------------------------------------------------------------------------------
+
+CAPS_W = tuple(float(cap) for cap in range(100, 301, 25))
+NEED_W = 220.0
+"""Above this cap the job of the picture draws no more and gets no faster."""
+SAMPLED_W = (300.0, 100.0, 200.0, 150.0)
+
+
+def true_rate(cap_w: float) -> float:
+    """Steps per second of the job of the picture, which the learner does not know."""
+    return 10.0 * min(1.0, (cap_w - 40.0) / (NEED_W - 40.0)) ** 0.75
+
+
+def curve_after(samples: int) -> LearnedCurve:
+    """What is known after so many samples, each with 5 % error."""
+    chance = np.random.default_rng(1)
+    curve = LearnedCurve.start(CurvePrior(caps_w=CAPS_W, idle_w=40.0, max_w=300.0))
+    for cap_w in SAMPLED_W[:samples]:
+        off = 1.0 + 0.05 * chance.standard_normal(2)
+        drawn_w = 0.95 * min(cap_w, NEED_W)
+        curve = curve.learned(CurveSample(cap_w, drawn_w * off[0], true_rate(cap_w) * off[1]))
+    return curve
+
+
+def a_curve_learned() -> Chart:
+    """Belief about a job's rate after one sample and after four, and what is so."""
+
+    def draw(frame: Frame, key: str) -> list[Element]:
+        del key
+        x, y = Scale(100.0, 300.0, *frame.x_range), Scale(0.0, 16.0, *frame.y_range)
+        right = frame.x_range[1] + 8
+        found = [
+            x_axis(PlotAxis(low=100, high=300, title="cap, watts"), x, frame),
+            y_axis(PlotAxis(low=0, high=16, title="steps per second"), y, frame),
+        ]
+        for number, samples in enumerate((1, len(SAMPLED_W))):
+            curve = curve_after(samples)
+            rates = [point.rate for point in curve.points()]
+            spread = np.exp(2.0 * curve.rate_sd()).tolist()
+            known = list(zip(CAPS_W, rates, spread, strict=True))
+            upper = [(x(cap), y(min(16.0, rate * times))) for cap, rate, times in known]
+            lower = [(x(cap), y(rate / times)) for cap, rate, times in known]
+            found += [
+                band(upper, lower, f"band k{number}"),
+                polyline([(x(cap), y(rate)) for cap, rate, _ in known], f"line k{number}"),
+                label("after 1 sample" if samples == 1 else f"after {samples}", right,
+                      y(rates[-1]) + (2 if number else -14), class_=f"name k{number}"),
+            ]  # fmt: skip
+        found += [
+            polyline([(x(cap), y(true_rate(cap))) for cap in CAPS_W], "front"),
+            label("as it is", right, y(true_rate(CAPS_W[-1])) + 12),
+        ]
+        return found
+
+    about = (
+        "The rate of a job that needs no more than 220 W. After one sample at 300 W the belief has "
+        "the shape of the GPU type's power law. After three more, at 100, 200 and 150 W, it has "
+        "the job's own. Bands are two standard deviations."
+    )
+    return chart("a-curve-learned", "A power curve, learned", about, draw)
+
+
 # The safety loop ----------------------------------------------------------------------------------
 
 LOOP = (
@@ -448,6 +699,7 @@ def arrow(start: Point, end: Point) -> list[Element]:
     return [segment(start, end, "total"), Element("polygon", points=head, class_="marker")]
 
 
+@functools.cache
 def pictures() -> dict[str, str]:
     """Every picture by file name, each an SVG document."""
     low = Frame(width=640, height=240, left=60, right=150)
@@ -457,8 +709,16 @@ def pictures() -> dict[str, str]:
         (the_tree(), low),
         (fragmentation(), Frame(width=640, height=210)),
         (safety_loop(), low),
+        (whole_scores(), ROOMY),
+        (turns_and_pairs(), Frame(width=640, height=230, left=30, right=20)),
+        (goodput_by_gpus(), Frame(width=640, height=300, left=60, right=190)),
+        (a_curve_learned(), ROOMY),
     ]
-    return {f"{one.key}.svg": standalone(one, 2, one.key, frame) for one, frame in known}
+    found = {}
+    for one, frame in known:
+        text = standalone(one, 2, one.key, frame, more_rules=dark_rules(2))
+        found[f"{one.key}.svg"] = text
+    return found
 
 
 def main(arguments: list[str]) -> int:

@@ -2,11 +2,12 @@
 
     python scripts/first_minutes.py               # a new environment in an empty folder
     python scripts/first_minutes.py --bare-root   # in an empty Debian 12 (as root)
+    python scripts/first_minutes.py --comparison  # a simulated comparison, and a notebook
 
 It builds both wheels from this checkout, carries them into an empty folder, types there what stands
-in README after the words `<!-- first minutes -->`, waits for the jobs, and prints how many seconds
-every command took. Exit code 1 if a command or a job fails. Packages are downloaded by pip as for
-anybody; nothing else of this machine is used.
+in README after the words `<!-- first minutes -->` (`<!-- first comparison -->`), waits for the jobs
+if there are any, and prints how many seconds every command took. Exit code 1 if a command or a job
+fails. Packages are downloaded by pip as for anybody; nothing else of this machine is used.
 """
 
 from __future__ import annotations
@@ -26,30 +27,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-MARKED = re.compile(r"<!-- first minutes -->\n```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MINUTES, COMPARISON = "first minutes", "first comparison"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv,ca-certificates"
 """All that a Debian needs beyond its smallest variant."""
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-FIRST_JOB = "wattherd run "
+FIRST_JOB, COMPARE = "wattherd run ", "wattherd sim compare "
 JOBS_OVER = "every job above is over"
 ANSWERS_S, JOBS_S = 60, 120
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One command: seconds from the first command on, and its exit code."""
+    """One command: seconds from the first command on, and its exit code.
+
+    `cpu_s` is what it and those before it took of processors; services that still run aside.
+    """
 
     text: str
     began_s: float
     ended_s: float
     code: int
+    cpu_s: float
 
 
-def commands() -> list[str]:
-    """What README says to type."""
-    blocks = MARKED.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+def commands(words: str) -> list[str]:
+    """What README says to type after these words."""
+    marked = re.compile(rf"<!-- {words} -->\n```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    blocks = marked.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
     lines = (line.split("  #")[0].strip() for block in blocks for line in block.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -62,17 +68,23 @@ def build(to: Path) -> None:
 
 def script(typed: Sequence[str], port: int) -> str:
     """The same for bash, which tells the number, times and exit code of every command."""
-    lines = [f"export WATTHERD_SERVER=http://127.0.0.1:{port}", "trap 'kill $(jobs -p)' EXIT"]
-    for number, text in enumerate([*typed, JOBS_OVER]):
+    lines = [
+        f"export WATTHERD_SERVER=http://127.0.0.1:{port}",
+        "trap 'kill $(jobs -p) 2>/dev/null' EXIT",
+    ]
+    for number, text in enumerate(typed):
         line = text
         if text.startswith("wattherd serve"):
             answers = f"(: </dev/tcp/127.0.0.1/{port}) 2>/dev/null"
             line = f"{text} --port {port} >serve.log 2>&1 &\n{_within(ANSWERS_S, answers)}"
         elif text == JOBS_OVER:
             line = _within(JOBS_S, "wattherd queue -o json | grep -q '\"jobs\": *\\[\\]'")
-        lines.append(f"began=$EPOCHREALTIME\n{line}\ncode=$?")
-        lines.append(f'echo {number} $began $EPOCHREALTIME $code >&3; [ "$code" = 0 ] || exit 1')
-    lines.append('wattherd history -o json | grep -oE \'"state": *"[A-Za-z]+"\' >states.txt')
+        lines.append(f"began=$EPOCHREALTIME\n{line}\ncode=$? ended=$EPOCHREALTIME")
+        lines.append("times >times.txt")  # in a pipe they would be another shell's
+        lines.append(f"echo {number} $began $ended $code $(tail -n 1 times.txt) >&3")
+        lines.append('[ "$code" = 0 ] || exit 1')
+    if JOBS_OVER in typed:
+        lines.append('wattherd history -o json | grep -oE \'"state": *"[A-Za-z]+"\' >states.txt')
     return "\n".join(lines) + "\n"
 
 
@@ -95,7 +107,7 @@ def walk(folder: Path, typed: Sequence[str], enter: Sequence[str], inside: str) 
     os.close(tell)
     try:
         with os.fdopen(told) as lines:
-            taken = list(_taken(lines, [*typed, JOBS_OVER]))
+            taken = list(_taken(lines, typed))
         shell.wait(30)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -107,11 +119,18 @@ def walk(folder: Path, typed: Sequence[str], enter: Sequence[str], inside: str) 
 def _taken(lines: Iterator[str], typed: Sequence[str]) -> Iterator[Taken]:
     start_s = 0.0
     for line in lines:
-        number, began_s, ended_s, code = line.split()
+        number, began_s, ended_s, code, *times = line.split()
         start_s = start_s or float(began_s)
         yield Taken(
-            typed[int(number)], float(began_s) - start_s, float(ended_s) - start_s, int(code)
-        )
+            typed[int(number)], float(began_s) - start_s, float(ended_s) - start_s, int(code),
+            sum(_seconds(one) for one in times),
+        )  # fmt: skip
+
+
+def _seconds(text: str) -> float:
+    """Of `1m2.345s`, as bash has it."""
+    minutes, _, seconds = text.removesuffix("s").partition("m")
+    return 60 * int(minutes) + float(seconds)
 
 
 def _environment(home: str) -> dict[str, str]:
@@ -150,6 +169,7 @@ def main() -> int:
     """Build, walk, tell."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--bare-root", action="store_true", help="in an empty Debian 12 (as root)")
+    options.add_argument("--comparison", action="store_true", help="simulate, and run a notebook")
     options.add_argument("--root", type=Path, help="in this root, which debootstrap made")
     options.add_argument("--wheels", type=Path, help="folder of both wheels, if they are built")
     options.add_argument("--also", default=[], nargs="*", help="commands to be typed after those")
@@ -169,18 +189,34 @@ def main() -> int:
             shutil.copytree(asked.wheels, wheels)
         else:
             build(wheels)
-        typed = [*commands(), *asked.also]
+        words = COMPARISON if asked.comparison else MINUTES
+        over = [] if asked.comparison else [JOBS_OVER]
+        typed = [*commands(words), *asked.also, *over]
         taken = walk(folder, typed, enter, inside)
         show(taken)
-        states = folder / "states.txt"
-        ended = re.findall(r": *\"(\w+)\"", states.read_text()) if states.exists() else []
-        good = len(taken) == len(typed) + 1 and not any(one.code for one in taken)
-        if not good or not ended or set(ended) != {"Succeeded"}:
-            print(f"it did not go well: jobs are {ended or 'none'}", file=sys.stderr)
+        good = len(taken) == len(typed) and not any(one.code for one in taken)
+        found = pictures(folder) if asked.comparison else states(folder)
+        if not good or not found or set(found) - {"Succeeded", "picture"}:
+            print(f"it did not go well: there are {found or 'none'}", file=sys.stderr)
             return 1
-    first_s = next(one.ended_s for one in taken if one.text.startswith(FIRST_JOB))
-    print(f"\n{first_s:.0f} s from two wheels to the first job")
+        first, what = (COMPARE, "comparison") if asked.comparison else (FIRST_JOB, "job")
+        at = next(one for one in taken if one.text.startswith(first))
+        print(f"\n{at.ended_s:.0f} s from two wheels to the first {what}")
+        print(
+            f"{at.cpu_s:.0f} s of processors to there, {taken[-1].cpu_s:.0f} s in all", flush=True
+        )  # to remove it all may take long
     return 0
+
+
+def states(folder: Path) -> list[str]:
+    """Of all jobs, as the history has them."""
+    said = folder / "states.txt"
+    return re.findall(r": *\"(\w+)\"", said.read_text()) if said.exists() else []
+
+
+def pictures(folder: Path) -> list[str]:
+    """One word for each plot that was drawn."""
+    return ["picture" for one in folder.glob("first/*.svg") if one.stat().st_size]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ Pages stay where they are read on a code host. They are staged in a folder of th
 files outside docs/ lead to the staged page or to the code host, navigation is the list in
 docs/README.md, and the Python reference is made of docstrings. Zensical builds the rest
 (docs/decisions/011-site.md). A page that nothing lists, a dead link and any warning end the build.
+
+With --releases FOLDER the site goes to FOLDER/VERSION, beside those of earlier versions. Pages that
+were built so have a selector of versions in their head. Remove a version's folder to drop it.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ OUTSIDE = {
 """Pages of the repository that the site carries, and their names there."""
 PYTHON = "reference/python-names.md"
 TESTING = ("conformance", "builders", "oracle")
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(\.dev|a|b|rc)(\d+))?")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _SECTION = re.compile(r"^\*\*([^*]+)\*\*(.*?)(?=^\*\*|^A test holds|\Z)", re.MULTILINE | re.DOTALL)
 SETTINGS = """[project]
@@ -82,6 +86,22 @@ show_source = false
 show_root_heading = true
 separate_signature = true
 """
+SELECTOR = """
+[project.extra.version]
+provider = "mike"
+default = "latest"
+"""
+"""The theme then reads ../versions.json, in the form of mike, which is a program for MkDocs."""
+TO_NEWEST = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={version}/index.html">
+<title>wattherd</title>
+</head>
+<body><a href="{version}/index.html">wattherd {version}</a></body>
+</html>
+"""
 
 
 def main() -> None:
@@ -89,22 +109,57 @@ def main() -> None:
     told = argparse.ArgumentParser(description=__doc__)
     told.add_argument("--out", type=Path, default=REPOSITORY / "runs" / "docs")
     told.add_argument("--to", type=Path, help="copy the site there, too")
+    told.add_argument("--releases", type=Path, help="put it beside earlier versions there")
     given = told.parse_args()
-    site = build(given.out.resolve())
+    settings = SETTINGS + SELECTOR if given.releases else SETTINGS
+    site = build(given.out.resolve(), settings)
+    if given.releases:
+        print(f"versions: {', '.join(add_release(site, given.releases, wattherd.__version__))}")
     if given.to:
         shutil.rmtree(given.to, ignore_errors=True)
         shutil.copytree(site, given.to)
     print(f"{given.to or site}: {len(list(site.rglob('*.html')))} pages")
 
 
-def build(folder: Path) -> Path:
+def add_release(site: Path, releases: Path, version: str) -> list[str]:
+    """Put a site beside those of earlier versions; all versions, the newest first.
+
+    `versions.json` names them for the selector, and the start page of `releases` leads to the
+    newest that is no pre-release. The sites of other versions are left as they are.
+    """
+    shutil.rmtree(releases / version, ignore_errors=True)
+    shutil.copytree(site, releases / version)
+    found = [one.parent.name for one in releases.glob("*/index.html")]
+    versions = sorted(filter(_VERSION.fullmatch, found), key=_version_order, reverse=True)
+    final = [one for one in versions if re.fullmatch(r"[\d.]+", one)]
+    newest = (final or versions)[0]
+    listed = [
+        {"version": one, "title": one, "aliases": ["latest"] if one == newest else []}
+        for one in versions
+    ]
+    text = json.dumps(listed, indent=1) + "\n"
+    (releases / "versions.json").write_text(text, encoding="utf-8")
+    start = TO_NEWEST.format(version=newest)
+    (releases / "index.html").write_text(start, encoding="utf-8")
+    return versions
+
+
+def _version_order(version: str) -> tuple[int, int, int, bool, str, int]:
+    """Numbers by size; 1.0.0.dev1, 1.0.0a1, 1.0.0b1 and 1.0.0rc1 come before 1.0.0."""
+    found = _VERSION.fullmatch(version)
+    assert found is not None
+    major, minor, patch, kind, number = found.groups()
+    return int(major), int(minor), int(patch), kind is None, kind or "", int(number or 0)
+
+
+def build(folder: Path, settings: str = SETTINGS) -> Path:
     """The site's folder.
 
     Raises:
         SystemExit: a warning of Zensical, a page that nothing lists, a link that leads nowhere.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    stage(folder)
+    stage(folder, settings)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -115,7 +170,7 @@ def build(folder: Path) -> Path:
     return folder / "site"
 
 
-def stage(folder: Path) -> None:
+def stage(folder: Path, settings: str = SETTINGS) -> None:
     """Pages and settings, as Zensical reads them."""
     pages = folder / "pages"
     shutil.copytree(DOCS, pages)
@@ -137,8 +192,8 @@ def stage(folder: Path) -> None:
         f'  {{ "{section}" = {json.dumps(listed)} }},' for section, listed in navigation().items()
     ]
     nav = "\n".join(['  "index.md",', *lines])
-    settings = SETTINGS.format(nav=nav, source=REPOSITORY / "src")
-    (folder / "zensical.toml").write_text(settings, encoding="utf-8")
+    filled = settings.format(nav=nav, source=REPOSITORY / "src")
+    (folder / "zensical.toml").write_text(filled, encoding="utf-8")
 
 
 def navigation() -> dict[str, list[str]]:

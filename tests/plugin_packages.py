@@ -33,6 +33,30 @@ class TooMuch:
         return [ask.curve.max_w for ask in asks]
 
 
+class Never:
+    """Plans two jobs, and does not come back from the third until somebody mends it."""
+
+    def __init__(self):
+        from wattherd.policy.schedule.fifo_gang import FifoGang
+
+        self.inner = FifoGang()
+
+    def plan(self, view, draft):
+        if len(list(view.live())) > 2:
+            self.search()
+        self.inner.plan(view, draft)
+
+    def search(self):
+        import os
+
+        while not os.path.exists(os.environ.get("BROKEN_IS_MENDED", "never")):
+            pass
+
+
+def never(given):
+    return Never()
+
+
 def no_section(run):
     """Nothing that a page could show."""
     return "a word"
@@ -40,6 +64,19 @@ def no_section(run):
 
 def section_that_raises(run):
     raise KeyError("a\\nb")
+
+
+def no_keys(world, shape, rows, options):
+    raise KeyError("a\\nb")
+
+
+def scorer():
+    from wattherd.policy.place.contract import Scorer
+
+    return Scorer(name="another", doc="Raises", rows=no_keys)
+
+
+SCORER = scorer()
 
 
 class NoPlanner:
@@ -80,9 +117,13 @@ def driver(uri, clock):
     return Meter(uri.host)
 '''
 ENTRIES = """
+[wattherd.place]
+no-scorer = broken:NoPlanner
+no-keys = broken:SCORER
 [wattherd.schedule]
 raises = broken:raises
 midway = broken:midway
+never = broken:never
 nothing = broken:nothing
 absent = broken:absent
 fifo = broken:raises

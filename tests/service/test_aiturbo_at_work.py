@@ -91,7 +91,9 @@ def test_a_job_is_resized_by_what_it_reports_also_after_a_kill_and_unkind_ones_e
     others = [submitted(serving, tmp_path, 60, way) for way in ("silent", "nan", "burst")]
     until(lambda: held(serving, long) == 1, 90)
     until(lambda: all(serving.state_of(one) != "Queued" for one in others), 60)
-    assert "resized from 4 to 1 GPUs" in story(serving, long), story(serving, long)
+    # At once, or by a step between where a plan was made before all three had come.
+    assert "resized from 4 to " in story(serving, long), story(serving, long)
+    assert " to 1 GPUs" in story(serving, long), story(serving, long)
     assert "the total that it reports" in story(serving, long)
 
     serving.kill()

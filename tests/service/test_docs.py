@@ -37,7 +37,9 @@ LEFT_OUT = {
     r"^make demo-": "what it does is on the page, command by command",
     r"^make |^pip install \./sdk": "sets up or tests the repository itself",
     r'^pip install "wattherd\[': "adds an extra to what is installed; those here have all",
-    r"^python3 -m venv|^\. |^pip install wheels": "run by tests/service/test_first_minutes.py",
+    r"^python3 -m venv|^\. |^pip install wheels|^jupyter execute": (
+        "run by tests/service/test_first_minutes.py"
+    ),
     r"^wattherd kube|^kube-scheduler|^helm |^kubectl |explain pod/|--snapshot|left-by-pools": (
         "needs a cluster; run by tests/kube"
     ),

@@ -60,6 +60,16 @@ def test_readme_can_be_typed_with_two_wheels_and_nothing_else(wheels: Path) -> N
     assert "all 6 trainings finished" in done.stderr
 
 
+def test_a_comparison_and_a_notebook_can_be_had_with_two_wheels_and_nothing_else(
+    wheels: Path,
+) -> None:
+    done = run(sys.executable, str(SCRIPT), "--wheels", str(wheels), "--comparison")
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert re.search(r"^\d+ s from two wheels to the first comparison$", done.stdout, re.MULTILINE)
+    assert "wattherd                14kW " in done.stderr
+    assert "| `jupyter execute examples/notebooks/power.ipynb` |" in done.stdout
+
+
 def test_a_command_that_fails_is_told(wheels: Path, tmp_path: Path) -> None:
     """The walk itself, of a README that is wrong."""
     for name, text in (("README.md", WRONG), ("scripts/first_minutes.py", SCRIPT.read_text())):

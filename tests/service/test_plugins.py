@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +67,7 @@ def test_its_own_tests_pass_by_the_kit(packages: Path) -> None:
         timeout=300, check=False, cwd=packages,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_it_is_listed_with_its_first_line(call: Call) -> None:
@@ -83,6 +85,10 @@ def test_it_is_listed_with_its_first_line(call: Call) -> None:
     assert others["meters", "file"].startswith("A meter in a file")
     assert others["workloads", "words"] == "The jobs of a file"
     assert others["reports", "slowest"].startswith("The jobs with the longest completion times")
+    placing = {one["name"]: one for one in found["place"]}
+    assert placing["busy-nodes-first"]["options"] == ["cores=NUMBER"]
+    assert placing["busy-nodes-first"]["about"].startswith("Nodes with the fewest GPUs")
+    assert "is no Scorer" in placing["no-scorer"]["about"]
     assert "slowest" in call("policies").stdout
 
 
@@ -173,6 +179,42 @@ def test_what_is_no_scheduler_is_refused(
     assert done.returncode == 2
     assert said in done.stderr
     assert "docs/guides/plugins.md" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> tuple[str, ...]:
+    """Two nodes with two GPUs each, and four pods that ask for half a GPU."""
+    lines = ["sn,cpu_milli,memory_mib,gpu,model", "a,32000,65536,2,T4", "b,32000,65536,2,T4"]
+    (tmp_path / "nodes.csv").write_text("\n".join(lines) + "\n")
+    heads = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"
+    rows = [heads, *(f"p{number},1000,1,1,500" for number in range(4))]
+    (tmp_path / "pods.csv").write_text("\n".join(rows) + "\n")
+    return ("--nodes", "nodes.csv", "--pods", "pods.csv")
+
+
+def test_its_scorer_places_pods(call: Call, tmp_path: Path, pods: tuple[str, ...]) -> None:
+    policies = "busy-nodes-first,busy-nodes-first@cores=1"
+    done = call("sim", "pack", *pods, "--policy", policies, "--out", "run", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    placed = {one["policy"]: one["placed"] for one in json.loads(done.stdout)["runs"]}
+    assert placed == dict.fromkeys(policies.split(","), 4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "said"),
+    [
+        ("no-keys", 2, "broken:SCORER: scorer 'no-keys' failed: KeyError: 'a"),
+        ("no-scorer", 2, "entry point 'no-scorer' is no Scorer"),
+        ("first-fit", 0, ""),
+    ],
+)
+def test_a_scorer_that_is_wrong_is_named_and_no_matter_to_others(
+    call: Call, pods: tuple[str, ...], policy: str, code: int, said: str
+) -> None:
+    done = call("sim", "pack", *pods, "--policy", policy)
+    assert done.returncode == code
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -279,8 +321,8 @@ def test_a_service_holds_its_feed_by_its_meter(
     assert "driver 'faulty' failed: KeyError" in serving.errors.read_text()
 
 
-def test_a_service_schedules_by_it(
-    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_service_schedules_by_it_and_its_report_tells_of_the_stopped_service(
+    call: Call, packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", python_path(packages))
     options = ("--policy", "short-names-first", "--power", "square-root", "--slots", "1")
@@ -293,6 +335,21 @@ def test_a_service_schedules_by_it(
             serving.wait_for(job, "Succeeded")
     finally:
         serving.end()
+    past = ("report", "--state", "state", "--section")
+    done = call(*past, "slowest", "--section", "raises", "--format", "html", "--format", "svg")
+    assert done.returncode == 0, done.stderr
+    assert "state/report.html" in done.stdout.split()
+    assert "state/report-plots/runs.svg" in done.stdout.split()
+    page = (tmp_path / "state" / "report.html").read_text()
+    assert "Slowest jobs" in page
+    assert "The slowest job is j-" in page
+    assert "This section could not be made: KeyError: &#39;a" in page
+    refused = call(*past, "slowst")
+    assert refused.returncode == 2
+    assert "no package offers a report 'slowst' (hint: did you mean 'slowest'?)" in refused.stderr
+    silent = call("report", "--state", "state", "--format", "took")
+    assert silent.returncode == 2
+    assert "has nothing to tell of this run" in silent.stderr
 
 
 def test_a_service_lives_on_beside_a_scheduler_that_raises(
@@ -312,7 +369,74 @@ def test_a_service_lives_on_beside_a_scheduler_that_raises(
         serving.end()
 
 
-@pytest.mark.parametrize("kind", ["scheduler", "power", "meter", "format", "report"])
+def test_a_service_says_which_scheduler_does_not_return_ends_and_goes_on_when_it_is_mended(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path(packages))
+    monkeypatch.setenv("BROKEN_IS_MENDED", str(tmp_path / "mended"))
+    serving = Serving(tmp_path / "state", "--policy", "never", "--budget", "9W")
+    try:
+        serving.begin()
+        serving.ready()
+        runs = [serving.submit("sleep 300") for _ in range(2)]
+        for job in runs:
+            serving.wait_for(job, "Running")
+        waits = serving.submit("true")  # acknowledged, however long the core thinks
+        assert serving.ask("health")["ok"]
+        until(lambda: not (serving.ask("health") or {"ok": True})["ok"], 60.0)
+        said = serving.ask("health")
+        assert said["code"] == 503
+        assert "scheduler 'never' has not returned for" in said["problem"]
+        assert "broken.py:" in said["problem"]
+        assert serving.submit("true") == "j-4"  # on disk
+        end_s = time.monotonic() + 40.0
+        serving.process.terminate()  # type: ignore[union-attr]
+        serving.process.wait(40)  # type: ignore[union-attr]
+        assert time.monotonic() < end_s
+        errors = serving.errors.read_text()
+        assert errors.count("scheduler 'never' has not returned for") == 2  # and left behind
+        assert "left behind: scheduler 'never'" in errors
+        assert all(any(serving.state.glob(f"jobs/{job}/run-*")) for job in runs)
+
+        (tmp_path / "mended").touch()
+        serving.begin()
+        serving.ready()
+        jobs = {one["id"]: one["state"] for one in serving.ask("jobs")["jobs"]}
+        assert {job: jobs[job] for job in runs} == dict.fromkeys(runs, "Running")
+        assert all(len(list(serving.state.glob(f"jobs/{job}/run-*"))) == 1 for job in runs)
+        for job in runs:
+            serving.ask(f"jobs/{job}/cancel", {})
+        serving.wait_for(waits, "Succeeded")
+    finally:
+        serving.end()
+
+
+def test_a_simulation_says_which_scheduler_does_not_return_and_is_interrupted(
+    packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.words").write_text(JOBS)
+    asked = ("--jobs", "jobs.words", "--format", "words", "--preset", "none")
+    with (tmp_path / "errors").open("wb") as errors:
+        running = subprocess.Popen(
+            [*WATTHERD, "sim", "run", *asked, "--cluster", "1x4:T4", "--policy", "never"],
+            cwd=tmp_path, stderr=errors, stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": python_path(packages)},
+        )  # fmt: skip
+        try:
+            until(lambda: "has not returned" in (tmp_path / "errors").read_text(), 60.0)
+            running.send_signal(signal.SIGINT)
+            assert running.wait(30) == 130
+        finally:
+            running.kill()
+            running.wait()
+    said = (tmp_path / "errors").read_text()
+    assert "scheduler 'never' has not returned for" in said
+    assert "broken.py:" in said
+    assert "in search" in said
+    assert "interrupted" in said
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "scorer", "power", "meter", "format", "report"])
 def test_what_new_writes_works(call: Call, tmp_path: Path, kind: str) -> None:
     done = call("new", kind, "my-own")
     assert done.returncode == 0, done.stderr

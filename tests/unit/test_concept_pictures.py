@@ -54,6 +54,53 @@ def test_the_limit_and_the_books_are_kept_in_what_is_drawn(script: ModuleType) -
     assert lost[0] == 0.0
 
 
+def test_words_beside_scores_turns_goodput_and_curves_are_so(script: ModuleType) -> None:
+    coarse = [script.score(gain, script.FGD["fgd"]) for gain in script.GAINS]
+    assert coarse.count(max(coarse)) == 4
+    assert script.winner(script.FGD["fgd"]) == coarse.index(max(coarse)) + 1 == 2
+    assert script.winner(script.FGD["fgd@scale=1000"]) == 5
+    assert max(script.GAINS) == script.GAINS[4]
+
+    pays, does_not = (script.turns_taken(speeds) for speeds in script.PAIRS.values())
+    assert [spans[-1][1] for spans in pays.values()] == [420.0, 450.0]
+    assert [spans[-1][1] for spans in does_not.values()] == [582.0, 618.0]
+    (a, b) = pays.values()
+    assert a[0][1] == b[0][0] == 60.0  # a turn each
+    assert a[1][0] == 120.0 < b[0][1]  # and then both at a time
+    assert does_not["b"][0] == (60.0, 180.0)  # for one slice only
+
+    early, late = (script.best_batches(scale) for scale in script.NOISE.values())
+    assert early.goodput[4:].max() < 1.02 * early.goodput[:4].max()
+    assert 9.0 <= late.goodput[-1] / late.goodput[0] < 9.5
+
+    def worst_off(samples: int) -> float:
+        points = script.curve_after(samples).points()
+        return max(abs(one.rate / script.true_rate(one.cap_w) - 1.0) for one in points)
+
+    assert worst_off(4) < 0.1 < worst_off(1)
+
+
+def test_readers_of_dark_pages_get_a_dark_picture(script: ModuleType) -> None:
+    """Every mark has a class, so that only the ground has the ground's colour."""
+    for text in script.pictures().values():
+        light, _, dark = text.partition("@media (prefers-color-scheme:dark)")
+        assert dark, light
+        assert "var(" not in text
+        picture = ET.fromstring(text.partition("?>")[2])
+        plain = [
+            one for one in picture.iter() if one.tag.endswith("}rect") and "class" not in one.attrib
+        ]
+        assert [one.get("width") for one in plain] == ["100%"]
+
+
+@pytest.mark.parametrize("page", sorted(CONCEPTS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_concept_has_a_picture(page: Path) -> None:
+    """Drawn, or of letters."""
+    text = page.read_text("utf-8")
+    of_letters = [block for block in text.split("```")[1::2] if " -> " in block]
+    assert re.search(r"!\[[^\]]+\]\(\.\./img/", text) or of_letters
+
+
 def test_a_picture_that_is_out_of_date_is_named(
     script: ModuleType,
     tmp_path: Path,

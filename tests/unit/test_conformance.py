@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from wattherd.devices.knobs.contract import KnobLimits, KnobSetting, KnobUnit
@@ -20,6 +21,9 @@ from wattherd.experiments.schedule.run import POWER_POLICIES
 from wattherd.experiments.schedule.simulators import preset
 from wattherd.model.job import JobSpec
 from wattherd.model.reason import StopReason
+from wattherd.policy.place.contract import INFEASIBLE, Ints, ScoredWorld, Scorer
+from wattherd.policy.place.registry import BUILT_IN
+from wattherd.policy.place.within_node import best_fit_rows
 from wattherd.policy.power.simple import Uniform
 from wattherd.policy.schedule.fifo_gang import FifoGang
 from wattherd.report.charts import Chart
@@ -34,6 +38,7 @@ from wattherd.testing.conformance import (
     check_power_policy,
     check_report,
     check_scheduler,
+    check_scorer,
     check_signal,
 )
 from wattherd.testing.timed_world import timed
@@ -54,6 +59,11 @@ def test_our_schedulers_conform(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(POWER_POLICIES))
 def test_our_power_policies_conform(name: str) -> None:
     check_power_policy(POWER_POLICIES[name])
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_our_scorers_conform(name: str) -> None:
+    check_scorer(BUILT_IN[name], seeds=(0, 1), most_s=10.0)  # the machine may be busy
 
 
 def test_our_meters_conform(tmp_path: Any) -> None:
@@ -156,6 +166,100 @@ class Fickle(Uniform):
 def test_what_a_power_policy_must_not_do_is_noticed(policy: Any, said: str) -> None:
     with pytest.raises(Nonconforming, match=said):
         check_power_policy(policy)
+
+
+def most_idle(world: ScoredWorld, shape: int, rows: Ints) -> tuple[Ints, Ints]:
+    """A scorer as it should be."""
+    return world.nodes.idle[rows], best_fit_rows(world, shape, rows)
+
+
+def scorer(rows: Any, **more: Any) -> Scorer:
+    """What is wrong with it is told in `rows`, a function of world, shape and rows."""
+    return Scorer(
+        name="mine", doc="mine", rows=lambda world, shape, at, options: rows(world, shape, at),
+        **more,
+    )  # fmt: skip
+
+
+def keyed(make: Any) -> Any:
+    """Rows whose keys `make` gives from the world, the rows and the keys of `most_idle`."""
+
+    def rows(world: ScoredWorld, shape: int, at: Ints) -> tuple[Ints, Ints]:
+        keys, gpus = most_idle(world, shape, at)
+        return make(world, at, keys), gpus
+
+    return rows
+
+
+def first_gpu(world: ScoredWorld, shape: int, at: Ints) -> tuple[Ints, Ints]:
+    return world.nodes.idle[at], np.zeros(len(at), dtype=np.int64)
+
+
+def absent_gpu(world: ScoredWorld, shape: int, at: Ints) -> tuple[Ints, Ints]:
+    return world.nodes.idle[at], np.full(len(at), 99)
+
+
+def spoils(what: str) -> Any:
+    def rows(world: ScoredWorld, shape: int, at: Ints) -> tuple[Ints, Ints]:
+        answer = most_idle(world, shape, at.copy())
+        (at if what == "rows" else getattr(world.nodes, what))[:] += 1
+        return answer
+
+    return rows
+
+
+def remembering(world: ScoredWorld, shape: int, at: Ints) -> tuple[Ints, Ints]:
+    """Prefers the node whose pods are nearest to the mean: of all nodes, not of those asked."""
+    mean = world.nodes.idle.mean()
+    return (-abs(world.nodes.idle[at] - mean)).astype(np.int64), best_fit_rows(world, shape, at)
+
+
+def test_a_scorer_conforms() -> None:
+    check_scorer(scorer(most_idle))
+    check_scorer(scorer(keyed(lambda w, at, keys: keys * 2**40), blendable=False), seeds=(0,))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (keyed(lambda w, at, keys: 1 / 0), "p0: it raised ZeroDivisionError"),
+        (lambda w, s, at: None, "a NoneType is no pair of keys and GPUs"),
+        (keyed(lambda w, at, keys: keys.astype(float)), "keys are float64 and no integers"),
+        (keyed(lambda w, at, keys: keys * np.nan), "keys: nan for node"),
+        (keyed(lambda w, at, keys: keys / 0.5 + np.inf), "keys: inf for node"),
+        (keyed(lambda w, at, keys: list(keys)), "keys are a list and no array"),
+        (keyed(lambda w, at, keys: keys[1:]), r"keys have the shape \(\d+,\) for \d+ nodes"),
+        (keyed(lambda w, at, keys: w.nodes.idle), r"keys have the shape|which other nodes"),
+        (keyed(lambda w, at, keys: keys * 0 + INFEASIBLE), "means that it has no room"),
+        (keyed(lambda w, at, keys: keys * 2**50), "too large for a blend"),
+        (keyed(lambda w, at, keys: keys + next(TURNS)), "another answer next time"),
+        (keyed(lambda w, at, keys: keys.argsort().argsort()), "depends? on"),
+        (keyed(lambda w, at, keys: w.nodes.memory_free[at]), "depend on free memory"),
+        (first_gpu, r"GPU 0 of node \d+ has no room"),
+        (absent_gpu, r"GPU 99 of node \d+ has no room"),
+        (spoils("rows"), "changed `rows`"),
+        (spoils("cpu_free"), "changed the world"),
+        (remembering, "keys that were kept choose another node"),
+    ],
+)
+def test_what_a_scorer_must_not_do_is_noticed(rows: Any, said: str) -> None:
+    with np.errstate(all="ignore"), pytest.raises(Nonconforming, match=said):
+        check_scorer(scorer(rows))
+
+
+def test_a_scorer_with_wrong_words_or_no_arrays_is_noticed() -> None:
+    with pytest.raises(Nonconforming, match="token 'wide' sets"):
+        check_scorer(scorer(most_idle, tokens={"wide": {"width": 1.0}}))
+    with pytest.raises(Nonconforming, match="use arrays instead of loops"):
+        check_scorer(scorer(keyed(slow)), seeds=(0,), most_s=0.05)
+    with pytest.raises(Nonconforming, match="function is no Scorer"):
+        check_scorer(most_idle)  # type: ignore[arg-type]
+
+
+def slow(world: ScoredWorld, at: Ints, keys: Ints) -> Ints:
+    if len(at) > 100:
+        time.sleep(0.1)
+    return keys
 
 
 def meter(value: Any, **more: Any) -> ModuleType:

@@ -24,7 +24,8 @@ from report_runs import (
 
 from wattherd.errors import UserError
 from wattherd.report import load_runs, write_report
-from wattherd.report.page import FORMATS, all_charts, render_page
+from wattherd.report.page import all_charts, render_page
+from wattherd.report.report_files import FORMATS
 
 SVG = "http://www.w3.org/2000/svg"
 HOSTILE = "<script>alert('x')</script>&\"%"

@@ -72,6 +72,9 @@ def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_without_pack_json_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path).problem == "holds no pack.json"
+    assert "sim run --out DIR" in refusal(tmp_path).hint
+    (tmp_path / "compare.json").touch()
+    assert "pareto.svg" in refusal(tmp_path).hint
 
 
 def test_broken_json_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,16 @@ from wattherd import plugins
 from wattherd.errors import UserError
 from wattherd.report import write_report
 from wattherd.report.charts import Chart, DataTable
-from wattherd.report.plugin_reports import ReportedRun, ReportFile, ReportSection
+from wattherd.report.plugin_reports import (
+    ReportedRun,
+    ReportFile,
+    ReportSection,
+    shown_sections,
+)
+from wattherd.report.report_files import asked_sections, write_content
 from wattherd.report.schedule_runs import SimRun
+from wattherd.report.site_past import SiteJob, SitePast, StateSample
+from wattherd.report.state_page import state_content
 from wattherd.report.svg import Element, Frame, document, dot
 
 Make = Callable[[ReportedRun], Any]
@@ -69,6 +78,58 @@ def test_a_page_of_placed_pods_takes_sections_too(tmp_path: Path) -> None:
 
 def of_pods(run: ReportedRun) -> ReportSection:
     return ReportSection(title="Of pods", charts=(chart(),))
+
+
+def test_the_past_of_a_service_takes_sections_too() -> None:
+    def of_service(run: ReportedRun) -> ReportSection:
+        assert isinstance(run, SitePast)
+        energy = tuple((job.label, f"{job.energy_j:g}") for job in run.jobs)
+        table = DataTable(heads=("job", "J"), rows=energy)
+        return ReportSection(title="Mine", tables=(table,), charts=(chart(series=17),))
+
+    plain = state_content(a_past()).html(())
+    added = shown_sections({"mine": of_service, "raises": lambda run: 1 / 0}, a_past())  # type: ignore[dict-item]
+    page = state_content(a_past()).html(added)
+    text = " ".join(check(page).text)
+    for word in ("Mine", "first", "4000", "could not be made: ZeroDivisionError"):
+        assert word in text
+    assert len(pictures(page)) == len(pictures(plain)) + 2
+    assert ".k17.dot" in page
+    assert "h-added-1" not in plain
+
+
+def test_the_past_of_a_service_is_written_as_pictures_and_as_a_format(
+    tmp_path: Path, announces: Callable[..., None]
+) -> None:
+    def names(run: ReportedRun) -> ReportFile:
+        assert isinstance(run, SitePast)
+        return ReportFile(ending="txt", content=" ".join(job.label for job in run.jobs))
+
+    announces(names=names)
+    formats, page = ("html", "svg", "names"), tmp_path / "report.html"
+    sections = asked_sections(formats, ())
+    written = write_content(state_content(a_past()), page, formats=formats, sections=sections)
+    assert sorted(one.name for one in written) == [
+        "draw.svg", "report.html", "report.txt", "runs.svg",
+    ]  # fmt: skip
+    assert (tmp_path / "report.txt").read_text() == "first j-2"
+
+
+def a_past() -> SitePast:
+    """A job that ended and one that runs."""
+    ended = SiteJob(
+        id="j-1", name="first", user="ann", state="Succeeded", submit_s=0.0, finish_s=50.0,
+        runs=((1.0, 50.0),), progress=100.0, loss=None, energy_j=4_000.0,
+    )  # fmt: skip
+    runs = replace(ended, id="j-2", name="", state="Running", finish_s=None)
+    samples = [
+        StateSample(at_s=at_s, draw_w=90.0, budget_w=100.0, by_job={"j-2": 60.0})
+        for at_s in (20.0, 40.0)
+    ]
+    return SitePast(
+        jobs=[ended, runs], samples=samples, began="2026-01-01 00:00:00 UTC", estimated=False,
+        over_s=0.0, over_j=0.0, source="state",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

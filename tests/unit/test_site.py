@@ -9,6 +9,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
@@ -18,6 +23,7 @@ import pytest
 pytest.importorskip("zensical", reason="needs the dependency group docs")
 
 from questions import FEW, QUESTIONS
+from service.dashboard_site import a_browser
 from wattherd.library.documentation import PageSection, SectionRanking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +44,7 @@ SITE = site_module()
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built once; a warning or a dead link ends it."""
-    built: Path = SITE.build(tmp_path_factory.mktemp("site"))
+    built: Path = SITE.build(tmp_path_factory.mktemp("site"), SITE.SETTINGS + SITE.SELECTOR)
     return built
 
 
@@ -126,3 +132,70 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a href="b.html#there">1</a><a href="b.html#gone">2</a>')
     (tmp_path / "b.html").write_text('<p id="there"></p><img src="lost.png"><a href="https://x.y">')
     assert SITE.dead_links(tmp_path) == ["a.html: b.html#gone", "b.html: lost.png"]
+
+
+def test_versions_are_in_order() -> None:
+    order = ["0.9.0", "0.10.0", "1.0.0.dev2", "1.0.0a1", "1.0.0rc9", "1.0.0rc10", "1.0.0"]
+    assert sorted(set(order), key=SITE._version_order) == order
+
+
+def a_site(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    (folder / "index.html").write_text(text)
+    return folder
+
+
+def test_a_released_site_stands_beside_earlier_versions(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    for version in ("0.9.0", "0.10.0", "1.0.0rc1"):
+        SITE.add_release(a_site(tmp_path / version, version), releases, version)
+    (releases / "notes").mkdir()
+    (releases / "notes" / "index.html").write_text("no version")
+    again = a_site(tmp_path / "again", "0.9.0 again")
+    assert SITE.add_release(again, releases, "0.9.0") == ["1.0.0rc1", "0.10.0", "0.9.0"]
+    assert (releases / "0.9.0" / "index.html").read_text() == "0.9.0 again"
+    assert (releases / "0.10.0" / "index.html").read_text() == "0.10.0"
+    listed = json.loads((releases / "versions.json").read_text())
+    assert [one["version"] for one in listed] == ["1.0.0rc1", "0.10.0", "0.9.0"]
+    assert [one["aliases"] for one in listed] == [[], ["latest"], []]
+    assert 'url=0.10.0/index.html"' in (releases / "index.html").read_text()
+
+
+@pytest.mark.long
+def test_a_reader_changes_the_version_in_the_head_of_a_page(site: Path, tmp_path: Path) -> None:
+    for version in ("0.1.0", "0.2.0"):
+        SITE.add_release(site, tmp_path, version)
+    with served(tmp_path) as address, a_browser() as browser:
+        page = browser.new_page()
+        page.goto(f"{address}/")
+        page.wait_for_url(f"{address}/0.2.0/index.html")
+        page.goto(f"{address}/0.2.0/guides/hold.html")
+        chosen = page.locator(".md-version__current")
+        chosen.wait_for()
+        assert chosen.inner_text() == "0.2.0"
+        entries = page.locator(".md-version__link")
+        assert entries.all_inner_texts() == ["0.2.0", "0.1.0"]
+        chosen.focus()  # opens the list, as a pointer above it does
+        entries.nth(1).click()
+        page.wait_for_url(f"{address}/0.1.0/**")
+        chosen.wait_for()
+        assert chosen.inner_text() == "0.1.0"
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server of these files."""
+    handler = partial(QuietFiles, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class QuietFiles(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass

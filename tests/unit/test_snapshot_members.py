@@ -1,11 +1,12 @@
-"""Snapshots written by every Python 3.11 are read, and reach nothing but members of our enums."""
+"""Snapshots written by every Python are read, and reach nothing but members of our enums."""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
-from typing import Any
+from collections import namedtuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,7 +14,7 @@ pytest.importorskip("sqlalchemy", reason="needs the extra `server`")
 
 from wattherd.engine.core.core import Core
 from wattherd.engine.jobs.lifecycle import State
-from wattherd.server.journal.snapshot_codec import _Reader
+from wattherd.server.journal.snapshot_codec import _attributes, _Reader
 
 
 class Written:
@@ -44,3 +45,14 @@ def test_a_member_of_an_enum_is_read() -> None:
 def test_nothing_else_is_reached(owner: Any, name: str) -> None:
     with pytest.raises((pickle.UnpicklingError, TypeError, ImportError)):
         read(owner, name)
+
+
+class Told(NamedTuple):
+    at_s: float
+    cap_w: float = 0.0
+
+
+def test_what_a_named_tuple_has_is_known_where_its_annotations_are_not_kept() -> None:
+    """Python 3.14 computes them when they are asked for; `namedtuple` never has any."""
+    Untold = namedtuple("Untold", ("at_s", "cap_w"))  # noqa: PYI024 - it is to have no annotations
+    assert _attributes(Told) == _attributes(Untold) == ["at_s", "cap_w"]

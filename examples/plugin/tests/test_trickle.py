@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trickle import meter
 from trickle.jobs import read
+from trickle.place import SCORER
 from trickle.power import SquareRoot
 from trickle.report import slowest, words
 from trickle.schedule import make
@@ -16,11 +17,16 @@ from wattherd.testing.conformance import (
     check_power_policy,
     check_report,
     check_scheduler,
+    check_scorer,
 )
 
 
 def test_the_scheduler_conforms() -> None:
     check_scheduler(make)
+
+
+def test_the_scorer_conforms() -> None:
+    check_scorer(SCORER)
 
 
 def test_the_power_policy_conforms() -> None:

@@ -169,7 +169,8 @@ def demo(
             _serve_on(server)
         else:
             _cancel(client, [job["id"] for job in jobs if job["finished"] is None])
-    click.echo(write_state_report(state, out / "report.html"))
+    for path in write_state_report(state, out / "report.html"):
+        click.echo(path)
     found = list(problems(jobs, samples))
     for line in found:
         click.echo(f"wattherd: {line}", err=True)

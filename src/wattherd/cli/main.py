@@ -63,7 +63,7 @@ COMMANDS = {
     "kube": ("wattherd.cli.kube:kube", "Decide for Kubernetes clusters."),
     "knob": ("wattherd.cli.knob:knob", "Set power limits and clocks, switch nodes."),
     "meter": ("wattherd.cli.meter:meter", "Read power meters."),
-    "new": ("wattherd.cli.new:new", "A package with a scheduler, policy, meter or format."),
+    "new": ("wattherd.cli.new:new", "A package with a scheduler, scorer, policy, meter or format."),
     "policies": ("wattherd.cli.policies:policies", "List the policies and their options."),
     "report": ("wattherd.cli.report:report", "A run, or a live site's past, as one page."),
     "reproduce": ("wattherd.cli.reproduce:reproduce", "Rerun a published experiment, compare."),

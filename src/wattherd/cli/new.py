@@ -22,6 +22,8 @@ class _Kind:
     entry: str
     imports: str
     test: str
+    called: str = ""
+    """What the example calls it in its text, where it does."""
 
 
 KINDS = {
@@ -29,6 +31,12 @@ KINDS = {
         "schedule", "schedule", "PACKAGE.schedule:make", "from PACKAGE.schedule import make",
         "from wattherd.testing.conformance import check_scheduler\n\n\n"
         "def test_it_conforms() -> None:\n    check_scheduler(make)\n",
+    ),
+    "scorer": _Kind(
+        "place", "place", "PACKAGE.place:SCORER", "from PACKAGE.place import SCORER",
+        "from wattherd.testing.conformance import check_scorer\n\n\n"
+        "def test_it_conforms() -> None:\n    check_scorer(SCORER)\n",
+        called="busy-nodes-first",
     ),
     "power": _Kind(
         "power", "power", "PACKAGE.power:SquareRoot", "from PACKAGE.power import SquareRoot",
@@ -65,11 +73,12 @@ KINDS = {
     "--to", type=click.Path(path_type=Path), help="Folder to make.  [default: one called NAME]"
 )
 def new(*, kind: str, name: str, to: Path | None) -> None:
-    """Write a package with a working part: scheduler, power policy, meter, job format or report.
+    """Write a package with a working part, its announcement and its test.
 
-    NAME is what users will call it: `sim run --policy NAME`, `--power NAME`, `NAME://...`,
-    `--format NAME` or `report --section NAME`. docs/guides/plugins.md says what may be changed and
-    how it is tested.
+    KIND is a scheduler, a placement scorer, a power policy, a meter, a job format or a report.
+    NAME is what users will call it: `sim run --policy NAME`, `sim pack --policy NAME`,
+    `--power NAME`, `NAME://...`, `--format NAME` or `report --section NAME`.
+    docs/guides/plugins.md says what may be changed and how it is tested.
     """
     if not NAME.fullmatch(name):
         hint = "small letters, digits and hyphens, a letter first: short-names-first"
@@ -103,6 +112,8 @@ def package(kind: str, name: str) -> dict[str, str]:
         f"tests/test_{module}.py": f"{head}\n{chosen.test}",
     }
     words = {"PACKAGE": module, "NAME": name, "SEAM": chosen.seam, "ENTRY": chosen.entry}
+    if chosen.called:
+        words[chosen.called] = name
     return {path: _filled(text, words) for path, text in texts.items()}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from wattherd.cli.output import lists, printed
+from wattherd.errors import UserError
+from wattherd.policy.place.contract import Scorer
 
 SHELLS = ["sim", "local", "kube"]
 """Where policies run: `sim run`, `serve`, `kube scheduler`. Who runs live runs in both of these."""
@@ -34,14 +37,18 @@ def policies(*, output: str) -> None:
 def _placement() -> list[dict[str, Any]]:
     from wattherd.experiments.placement.policies import scorers
 
-    return [
-        {
-            "name": scorer.name,
-            "about": scorer.doc,
-            "options": [*scorer.tokens, *(f"{name}=NUMBER" for name in scorer.options)],
-        }
-        for scorer in scorers().values()
-    ]
+    known = scorers()
+    return [_scorer(known, name) for name in known]
+
+
+def _scorer(known: Mapping[str, Scorer], name: str) -> dict[str, Any]:
+    """One that a package announces and that cannot be had says why in its place."""
+    try:
+        scorer = known[name]
+    except UserError as error:
+        return {"name": name, "about": error.line(), "options": []}
+    options = [*scorer.tokens, *(f"{option}=NUMBER" for option in scorer.options)]
+    return {"name": name, "about": scorer.doc, "options": options}
 
 
 def _schedulers() -> list[dict[str, Any]]:

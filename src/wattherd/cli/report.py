@@ -40,15 +40,13 @@ def report(
 ) -> None:
     """Turn DIRECTORY, written by `sim run` or `sim pack` --out, into one self-contained page.
 
-    With --state it is what a service has seen: its draw under its budget, and all its jobs.
+    With --state it is what a service has seen: its draw under its budget, and all its jobs. The
+    service may be stopped or at work.
     """
     if (directory is None) == (state is None):
         raise UserError("give either DIRECTORY or --state", field="DIRECTORY")
     if state is not None:
-        if sections:
-            problem = "packages' sections are about simulated runs, not about a site's past"
-            raise UserError(problem, field="--section", hint="leave it out")
-        _report_state(state, out, formats)
+        _report_state(state, out, formats, sections)
         return
     from wattherd.report.page import write_report
 
@@ -57,11 +55,12 @@ def report(
         click.echo(path)
 
 
-def _report_state(state: Path, out: Path | None, formats: tuple[str, ...]) -> None:
-    if formats != ("html",):
-        raise UserError("a site's past is a page only", field="--format", hint="leave it out")
+def _report_state(
+    state: Path, out: Path | None, formats: tuple[str, ...], sections: tuple[str, ...]
+) -> None:
     try:
         from wattherd.server.web.past_page import write_state_report
     except ImportError as missing:
         raise UserError(f"needs {missing.name}", hint='pip install "wattherd[server]"') from None
-    click.echo(write_state_report(state, out or state / "report.html"))
+    for path in write_state_report(state, out, formats=formats, sections=sections):
+        click.echo(path)

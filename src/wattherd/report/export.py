@@ -32,11 +32,16 @@ def write_plots(
     return written
 
 
-def standalone(chart: Chart, series: int, key: str, frame: Frame = WIDE) -> str:
-    """A chart as an SVG document of its own: with headline, style sheet and white ground."""
+def standalone(
+    chart: Chart, series: int, key: str, frame: Frame = WIDE, *, more_rules: str = ""
+) -> str:
+    """A chart as an SVG document of its own: with headline, style sheet and white ground.
+
+    `more_rules` stand behind the style sheet: `theme.dark_rules`, for a picture of a web page.
+    """
     frame = frame.titled()
     picture = chart.draw(frame, key)
-    style = Element("style", theme.standalone_rules(series))
+    style = Element("style", theme.standalone_rules(series) + more_rules)
     ground = Element("rect", width="100%", height="100%", fill="#ffffff")
     picture.children[2:2] = [style, ground, headline(chart.title, note=chart.note)]
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{picture.render()}\n'

@@ -6,7 +6,7 @@ sorting and hiding of policies. The same input gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,21 @@ from typing import Any
 from markupsafe import Markup
 
 from wattherd import __version__
-from wattherd.errors import UserError
 from wattherd.report import bars, heatmap, table, theme
 from wattherd.report.charts import Chart, trace_charts
 from wattherd.report.cluster import read_final
 from wattherd.report.compare import CompareRow, comparison_table, trace_rows
-from wattherd.report.export import standalone, write_plots
+from wattherd.report.export import standalone
 from wattherd.report.findings import pack_findings
 from wattherd.report.heatmap import READING, Panel, draw_map, panels
-from wattherd.report.plugin_reports import (
-    MakeReport,
-    ReportedRun,
-    ShownSection,
-    by_name,
-    known,
-    shown_sections,
-    written_file,
-)
+from wattherd.report.plugin_reports import MakeReport, ShownSection
 from wattherd.report.rendering import PlotFigure, environment, figure, markup
+from wattherd.report.report_files import (
+    ReportContent,
+    asked_sections,
+    page_path,
+    write_content,
+)
 from wattherd.report.runs import PackRun, RunSet, RunSource, TraceRuns, load_runs
 from wattherd.report.schedule_page import render_sim, series_count, sim_plots
 from wattherd.report.schedule_runs import holds_sim, load_sim
@@ -84,7 +81,6 @@ def _final(run: PackRun, file: Path) -> FinalCluster:
     return FinalCluster(run=run, panels=tuple(panels(read_final(file))))
 
 
-FORMATS = ("html", "svg", "png", "pdf")
 BAR_FRAME = Frame(width=360, height=280, bottom=42, font=11)
 BRIEF = ("allocation-zoom", "savings", "pareto")
 """Plots shown for each trace after the first."""
@@ -113,26 +109,9 @@ def write_report(
         UserError: the directory cannot be used, a format or section is unknown, a package's
             format failed, the extra is missing, or the output cannot be written.
     """
-    _check_formats(formats)
-    added = by_name(sections)
-    if added and "html" not in formats:
-        hint = "ask for html as well"
-        raise UserError("there is no page to add a section to", field="--section", hint=hint)
+    added = asked_sections(formats, sections)
     content = _sim_content(directory) if holds_sim(directory) else _pack_content(directory)
-    page = _page_path(directory, out)
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        written = [_write_page(content, page, added)] if "html" in formats else []
-        others = [name for name in dict.fromkeys(formats) if name != "html"]
-        pictures = [name for name in others if name in FORMATS]
-        folder = page.with_name(f"{page.stem}-plots")
-        written += write_plots(content.plots, content.series, folder, pictures)
-        return written + [
-            _write_file(content, page, name) for name in others if name not in FORMATS
-        ]
-    except OSError as problem:
-        where = str(problem.filename or page)
-        raise UserError(f"cannot be written: {problem.strerror}", where=where) from None
+    return write_content(content, page_path(directory, out), formats=formats, sections=added)
 
 
 def plots_as_svg(directory: Path) -> dict[str, str]:
@@ -145,69 +124,22 @@ def plots_as_svg(directory: Path) -> dict[str, str]:
     return {name: standalone(chart, content.series, name) for name, chart in content.plots.items()}
 
 
-def _check_formats(formats: Sequence[str]) -> None:
-    allowed = [*FORMATS, *known()]
-    for name in formats:
-        if name not in allowed:
-            raise UserError(f"unknown format {name!r}", hint=f"one of {', '.join(allowed)}")
-    if not formats:
-        raise UserError("no format to write", hint=f"any of {', '.join(allowed)}")
-
-
-def _page_path(directory: Path, out: Path | None) -> Path:
-    if out is None:
-        return directory / "report.html"
-    return out / "report.html" if out.is_dir() else out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Content:
-    """What a report consists of; `html` makes the page when it is wanted."""
-
-    run: ReportedRun
-    html: Callable[[Sequence[ShownSection]], str]
-    plots: Mapping[str, Chart]
-    series: int
-
-
-def _pack_content(directory: Path) -> _Content:
+def _pack_content(directory: Path) -> ReportContent:
     runs = load_runs(directory)
     series = theme.series_count(theme.series_numbers(runs.policies))
-    return _Content(
+    return ReportContent(
         run=runs, html=lambda added: render_page(runs, added), plots=all_charts(runs), series=series
     )
 
 
-def _sim_content(directory: Path) -> _Content:
+def _sim_content(directory: Path) -> ReportContent:
     found = load_sim(directory)
-    return _Content(
+    return ReportContent(
         run=found,
         html=lambda added: render_sim(found, added),
         plots=sim_plots(found),
         series=series_count(found),
     )
-
-
-def _write_page(content: _Content, page: Path, sections: Mapping[str, MakeReport]) -> Path:
-    text = content.html(shown_sections(sections, content.run))
-    page.write_text(text, encoding="utf-8", errors="replace")
-    return page
-
-
-def _write_file(content: _Content, page: Path, name: str) -> Path:
-    """A package's format, beside the page."""
-    found = written_file(name, content.run)
-    if found is None:
-        hint = "it may tell of other runs: of training jobs, or of placed pods"
-        raise UserError("has nothing to tell of this run", field=f"--format {name}", hint=hint)
-    file = page.with_name(f"{page.stem}.{found.ending}")
-    if file == page:
-        raise UserError("would overwrite the page", where=str(file), field=f"--format {name}")
-    content_bytes = found.content
-    if isinstance(content_bytes, str):
-        content_bytes = content_bytes.encode("utf-8", errors="replace")
-    file.write_bytes(content_bytes)
-    return file
 
 
 def all_charts(runs: RunSet) -> dict[str, Chart]:

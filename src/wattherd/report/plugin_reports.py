@@ -1,8 +1,9 @@
 """What packages add to reports: sections of the page, and formats of their own.
 
-An entry of `wattherd.reports` is a function of a run directory as it was read (`SimRun`, `RunSet`).
-It gives a `ReportSection`, which our page shows in our style, or a `ReportFile`, which is written
-beside the page. None says that it has nothing to tell of such a run.
+An entry of `wattherd.reports` is a function of what was read: a run directory (`SimRun`, `RunSet`)
+or the state folder of a service (`SitePast`). It gives a `ReportSection`, which our page shows in
+our style, or a `ReportFile`, which is written beside the page. None says that it has nothing to
+tell of such a run.
 
 A section that raises, or gives what no page can show, says so in its place: the page is written
 all the same. A format that raises is an error with the entry point's name.
@@ -22,6 +23,7 @@ from wattherd.report.charts import Chart, DataTable
 from wattherd.report.rendering import PlotFigure, figure
 from wattherd.report.runs import RunSet
 from wattherd.report.schedule_runs import SimRun
+from wattherd.report.site_past import SitePast
 from wattherd.spelling import hint_for
 
 MOST_WORDS = 200
@@ -29,8 +31,8 @@ _ENDING = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
 _SERIES = re.compile(r'class="[^"]*\bk(\d+)\b')
 _log = logging.getLogger(__name__)
 
-ReportedRun = SimRun | RunSet
-"""What was simulated: training jobs, or pods that were placed."""
+ReportedRun = SimRun | RunSet | SitePast
+"""What was simulated, training jobs or pods that were placed; or the past of a service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

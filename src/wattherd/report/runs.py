@@ -163,11 +163,15 @@ def load_runs(directory: Path) -> RunSet:
     files = [directory / PACK_FILE, *sorted(directory.glob(f"*/{PACK_FILE}"))]
     found = [file for file in files if file.is_file()]
     if not found:
-        raise UserError(f"holds no {PACK_FILE}", where=str(directory), hint=_WRITE_HINT)
+        hint = _COMPARED_HINT if (directory / "compare.json").is_file() else _WRITE_HINT
+        raise UserError(f"holds no {PACK_FILE}", where=str(directory), hint=hint)
     return group(RunSource(directory=file.parent, pack=read_pack(file)) for file in found)
 
 
-_WRITE_HINT = "`wattherd sim pack --out DIR` writes a run directory"
+_WRITE_HINT = "`wattherd sim pack --out DIR` and `wattherd sim run --out DIR` write run directories"
+_COMPARED_HINT = (
+    "`wattherd sim compare` has drawn pareto.svg there; there are pages of `sim run` and `sim pack`"
+)
 
 
 def read_pack(file: Path) -> Pack:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from wattherd.report.charts import Chart
+from wattherd.report.plugin_reports import ShownSection
 from wattherd.report.rendering import figure, rendered
+from wattherd.report.report_files import ReportContent
+from wattherd.report.site_past import SiteJob, SitePast
 from wattherd.report.svg import Element, Frame, PlotAxis, Scale, boxes, document, label, x_axis
 from wattherd.report.theme import series_class
 from wattherd.report.timeline import Floats, Stack, draw_stack, time_ends
@@ -21,60 +24,25 @@ OTHERS = "other jobs"
 UNITS = ((1.0, "s", 600.0), (60.0, "min", 7200.0), (3600.0, "h", 4 * 86400.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSample:
-    """Watts of a site and of each job at one time; without a budget `budget_w` is infinite."""
-
-    at_s: float
-    draw_w: float
-    budget_w: float
-    by_job: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteJob:
-    """One job; `runs` are begin and end of each of its runs, times in seconds of the journal."""
-
-    id: str
-    name: str
-    user: str
-    state: str
-    submit_s: float
-    finish_s: float | None
-    runs: tuple[tuple[float, float], ...]
-    progress: float
-    loss: float | None
-    energy_j: float
-
-    @property
-    def label(self) -> str:
-        """What people call it."""
-        return self.name or self.id
+def state_content(past: SitePast) -> ReportContent:
+    """What its report consists of."""
+    charts = [*_draw(past), *_gantt(past)]
+    return ReportContent(
+        run=past,
+        html=lambda added: render_state(past, added),
+        plots={chart.key: chart for chart in charts},
+        series=COLOURS + 1,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SitePast:
-    """All that is told of a site; `began` says when the journal did, `estimated` whether watts are.
-
-    `over_s` and `over_j` are the meter's own account of what was above the budget.
-    """
-
-    jobs: Sequence[SiteJob]
-    samples: Sequence[StateSample]
-    began: str
-    estimated: bool
-    over_s: float
-    over_j: float
-    source: str
-
-
-def render_state(past: SitePast) -> str:
-    """The whole page as text; the same input gives the same bytes."""
+def render_state(past: SitePast, added: Sequence[ShownSection] = ()) -> str:
+    """The whole page as text, with what packages add; the same input gives the same bytes."""
     charts = [*_draw(past), *_gantt(past)]
     return rendered(
         "state.html.j2",
-        COLOURS + 1,
+        max([COLOURS + 1, *(one.series for one in added)]),
         past=past,
+        sections=added,
         figures=[figure(chart, chart.key) for chart in charts],
         numbers=_numbers(past),
         rows=[_row(job) for job in past.jobs],

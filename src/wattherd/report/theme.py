@@ -128,8 +128,21 @@ def page_rules(series: int) -> str:
 
 def standalone_rules(series: int) -> str:
     """Rules for a picture on white without a page around it, colours written out."""
-    colours = {**light(series), "page": "#ffffff"}
-    return re.sub(r"var\(--([\w-]+)\)", lambda name: colours[name[1]], plot_rules(series))
+    return _written_out(plot_rules(series), {**light(series), "page": "#ffffff"})
+
+
+def dark_rules(series: int) -> str:
+    """The same for readers who prefer dark pages, to stand behind `standalone_rules`.
+
+    What has no class in such a picture is its ground.
+    """
+    ground = ".plot>rect:not([class]){fill:var(--page)}"
+    rules = _written_out(f"{plot_rules(series)}\n{ground}", dark(series))
+    return f"@media (prefers-color-scheme:dark){{\n{rules}\n}}"
+
+
+def _written_out(rules: str, colours: Colours) -> str:
+    return re.sub(r"var\(--([\w-]+)\)", lambda name: colours[name[1]], rules)
 
 
 def _declare(colours: Colours) -> str:

@@ -1,4 +1,4 @@
-"""What schedulers, power policies, instruments, formats and reports of your own must do, as checks.
+"""What parts of your own must do, as checks: schedulers, scorers, power policies and the rest.
 
 A test calls them:
 
@@ -14,6 +14,7 @@ They are fixed samples of small worlds, so that a failure can be looked at; ours
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -22,10 +23,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from wattherd.devices.knobs.contract import KnobDriver
 from wattherd.devices.meters.contract import MeterSample
@@ -33,17 +37,26 @@ from wattherd.devices.meters.registry import Maker
 from wattherd.devices.signals.contract import LimitSignal, SignalSite, ToldLimits
 from wattherd.devices.wire.clock import SYSTEM
 from wattherd.devices.wire.uri import Uri, parse
+from wattherd.engine.placement.placer import Placer
+from wattherd.engine.placement.reference import feasible_rows
+from wattherd.engine.placement.state import ClusterState
 from wattherd.engine.power.limit_timeline import LimitPeriod
 from wattherd.errors import UserError
 from wattherd.estimate.power_curve import PowerCurve, concave_hull
+from wattherd.experiments.placement.plugin_scorers import wrong_answer
+from wattherd.experiments.placement.policies import build_placer
 from wattherd.experiments.schedule.scheduler_context import BuiltScheduler, SchedulerContext
 from wattherd.experiments.schedule.workloads import ReadJobs
 from wattherd.library.placement import pack
 from wattherd.library.simulation import run_schedulers
+from wattherd.model.allocation import Allocation
+from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.command import Command, FinishJob
 from wattherd.model.event import BudgetChanged, Event, NodeLost, NodeReturned
-from wattherd.model.job import JobSpec
+from wattherd.model.job import JobSpec, Request, TracePod
 from wattherd.policy.contract import Planner
+from wattherd.policy.place.contract import Ints, ScoredWorld, Scorer
+from wattherd.policy.place.registry import PlacePolicy, ScorerPart, parse_policy
 from wattherd.policy.power.contract import PowerAsk, PowerPolicy
 from wattherd.report.plugin_reports import (
     MakeReport,
@@ -55,6 +68,7 @@ from wattherd.report.plugin_reports import (
 )
 from wattherd.report.runs import load_runs
 from wattherd.report.schedule_runs import load_sim
+from wattherd.report.site_past import SiteJob, SitePast, StateSample
 from wattherd.store.event_log import digest
 from wattherd.testing.timed_world import Story, t4_nodes, timed
 
@@ -153,6 +167,170 @@ def _jobs(draw: random.Random, widest: int) -> list[JobSpec]:
         more: dict[str, Any] = {"at_s": at_s, "lasts_s": lasts_s, "user": user}
         jobs.append(timed(f"j{number}", min(width, widest), priority=priority, **more))
     return jobs
+
+
+# Placement scorers --------------------------------------------------------------------------------
+
+
+def check_scorer(scorer: Scorer, *, seeds: Iterable[int] = SEEDS, most_s: float = 1.0) -> None:
+    """Place pods on small clusters of mixed nodes, and take some of them off again.
+
+    Args:
+        scorer: what the entry point `wattherd.place` names; each of its tokens is tried, too.
+        seeds: of the clusters and their pods.
+        most_s: how long the keys of a thousand nodes may take for one request.
+
+    Raises:
+        Nonconforming: the scorer raises; keys that are no integers, not one for each node, or too
+            large for a blend; a GPU without room; something changed in place; another answer to
+            the same question; a key that depends on other nodes, on memory, or on what happened
+            before; or keys that take too long.
+    """
+    _require(isinstance(scorer, Scorer), f"{type(scorer).__name__} is no Scorer")
+    for token, values in scorer.tokens.items():
+        unknown = sorted(set(values) - set(scorer.options))
+        _require(not unknown, f"token {token!r} sets {unknown}, which are no options")
+    for spelling in ("scorer", *(f"scorer@{token}" for token in scorer.tokens)):
+        policy = parse_policy(spelling, {"scorer": scorer})
+        for seed in seeds:
+            _check_placed(policy, seed, f"{spelling}, seed {seed}")
+    _check_pace(parse_policy("scorer", {"scorer": scorer}), most_s)
+
+
+_PODS = 40
+_MANY_NODES = 1_000
+_MOST_KEY = 2**53
+"""A blend multiplies keys by up to 1000; that must fit into 64 bits."""
+
+
+def _check_placed(policy: PlacePolicy, seed: int, where: str) -> None:
+    """Pods come and go; each answer is looked at before the pod is placed by it."""
+    draw = random.Random(seed)  # noqa: S311 - a sample, no secret
+    cluster = _mixed_nodes(draw, draw.randrange(2, 9))
+    pods = tuple(TracePod(name=f"p{at}", request=_request(draw)) for at in range(_PODS))
+    placer = _scored_placer(cluster, pods, policy)
+    held: list[Allocation] = []
+    for pod in pods:
+        at = f"{where}, {pod.name}"
+        if policy.looks_ahead:
+            _chosen(placer, pod.request, at)  # tells the world how loaded it is
+        _check_keys(policy.parts[0], placer.state, pod.request, at)
+        chosen = _chosen(placer, pod.request, at)
+        if not policy.random_ties and not policy.random_gpu:
+            anew = Placer(placer.state, policy, draws=np.random.default_rng(0), compiled=False)
+            problem = "keys that were kept choose another node than keys of this moment"
+            _require(_chosen(anew, pod.request, at) == chosen, f"{at}: {problem}")
+        if chosen is not None:
+            placer.state.place(chosen)
+            held.append(chosen)
+        if held and draw.random() < 0.3:
+            placer.release(held.pop(draw.randrange(len(held))))
+
+
+def _chosen(placer: Placer, request: Request, at: str) -> Allocation | None:
+    try:
+        return placer.choose(request)
+    except Exception as error:
+        raise Nonconforming(f"{at}: it raised {type(error).__name__}: {error}") from error
+
+
+def _scored_placer(cluster: ClusterSpec, pods: tuple[TracePod, ...], policy: PlacePolicy) -> Placer:
+    return build_placer(cluster, pods, policy, draws=np.random.default_rng(0), compiled=False)
+
+
+def _check_keys(part: ScorerPart, state: ClusterState, request: Request, at: str) -> None:
+    """One request on all nodes with room: its keys, and what they depend on."""
+    shape, world = state.intern(request), state.world
+    rows = feasible_rows(world, shape, np.arange(len(state.cluster.nodes)))
+    if not len(rows):
+        return
+    before, asked = copy.deepcopy(world), rows.copy()
+    keys, gpus = _keys_of(part, world, shape, rows, at)
+    _require(_same(world, before), f"{at}: it changed the world that it was asked about")
+    _require(np.array_equal(rows, asked), f"{at}: it changed `rows`")
+    low, high = int(keys.min()), int(keys.max())
+    if part.scorer.blendable:
+        small = low >= -_MOST_KEY and high <= _MOST_KEY
+        _require(small, f"{at}: keys of {low} to {high} are too large for a blend")
+
+    def unchanged(other: ScoredWorld, some: Ints, problem: str) -> None:
+        again = _keys_of(part, other, shape, rows[some], at)
+        same = np.array_equal(again[0], keys[some])
+        same = same and (not request.is_sharing or np.array_equal(again[1], gpus[some]))
+        _require(same, f"{at}: {problem}")
+
+    everyone = np.arange(len(rows))
+    unchanged(world, everyone, "another answer next time")
+    unchanged(world, everyone[::-1], "keys depend on the order of nodes")
+    for half in (everyone[::2], everyone[1::2]):
+        unchanged(world, half, "a key depends on which other nodes are asked about")
+    more = world.nodes._replace(memory_free=world.nodes.memory_free + 1024)
+    unchanged(world._replace(nodes=more), everyone, "keys depend on free memory")
+
+
+def _keys_of(
+    part: ScorerPart, world: ScoredWorld, shape: int, rows: Ints, at: str
+) -> tuple[Ints, Ints]:
+    options = part.options.copy()
+    try:
+        answer = part.scorer.rows(world, shape, rows, options)
+    except Exception as error:
+        raise Nonconforming(f"{at}: it raised {type(error).__name__}: {error}") from error
+    problem = wrong_answer(answer, world, shape, rows)
+    _require(not problem, f"{at}: {problem}")
+    _require(np.array_equal(options, part.options), f"{at}: it changed `options`")
+    return answer
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two trees of named tuples hold equal arrays."""
+    if isinstance(one, tuple):
+        return all(map(_same, one, other))
+    return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+
+
+def _check_pace(policy: PlacePolicy, most_s: float) -> None:
+    """The second request of its kind, as the first one may compile or load something."""
+    draw = random.Random(0)  # noqa: S311 - a sample, no secret
+    cluster = _mixed_nodes(draw, _MANY_NODES)
+    pods = tuple(TracePod(name=f"p{at}", request=_request(draw)) for at in range(_PODS))
+    placer = _scored_placer(cluster, pods, policy)
+    request = Request(cpu_milli=1_000, memory_mib=512, gpu_count=1, gpu_milli=500)
+    placer.choose(request)
+    state = placer.state
+    shape = state.intern(request)
+    rows = feasible_rows(state.world, shape, np.arange(_MANY_NODES))
+    began_s = time.monotonic()
+    _keys_of(policy.parts[0], state.world, shape, rows, "many nodes")
+    took_s = time.monotonic() - began_s
+    problem = f"keys of {len(rows)} nodes took {took_s:.2f} s; use arrays instead of loops"
+    _require(took_s <= most_s, problem)
+
+
+def _mixed_nodes(draw: random.Random, count: int) -> ClusterSpec:
+    """Of several sizes and models, some without GPUs."""
+    found = []
+    for number in range(count):
+        gpus = draw.choice([0, 1, 2, 4, 8])
+        cpu_milli, memory_mib = draw.choice([(16_000, 65_536), (96_000, 393_216)])
+        found.append(
+            NodeSpec(
+                name=f"n{number}", cpu_milli=cpu_milli, memory_mib=memory_mib, gpu_count=gpus,
+                gpu_model=draw.choice(["T4", "V100M32", "A10"]) if gpus else "",
+            )
+        )  # fmt: skip
+    # No cluster without a GPU: hardly any request would fit.
+    found[0] = replace(found[0], gpu_count=4, gpu_model="T4")
+    return ClusterSpec(tuple(found))
+
+
+def _request(draw: random.Random) -> Request:
+    """For no GPU, a part of one, or some; now and then for one model only."""
+    count, milli = draw.choice([(0, 0), (1, 250), (1, 500), (1, 810), (1, 1000), (2, 1000)])
+    models = draw.choice([(), (), (), ("T4",)]) if count else ()
+    cpu_milli, memory_mib = draw.choice([500, 4_000, 11_300]), draw.choice([0, 4_096])
+    return Request(cpu_milli=cpu_milli, memory_mib=memory_mib, gpu_count=count, gpu_milli=milli,
+                   models=models)  # fmt: skip
 
 
 # Power policies -----------------------------------------------------------------------------------
@@ -378,7 +556,7 @@ def check_format(read: Callable[[Path], Iterable[JobSpec]], good: Path, bad: Pat
 
 
 def check_report(make: MakeReport, *, most_s: float = 5.0) -> None:
-    """Tell of small runs: of training jobs, of jobs that never ended, and of pods that were placed.
+    """Tell of small runs: training jobs, jobs that never ended, placed pods, a service's past.
 
     Args:
         make: what the entry point `wattherd.reports` names.
@@ -414,7 +592,25 @@ def _sample_runs() -> dict[str, ReportedRun]:
             "jobs": load_sim(out / "jobs"),
             "jobs that never ended": load_sim(out / "unfinished"),
             "pods": load_runs(out / "pods"),
+            "a service": _sample_past(),
         }
+
+
+def _sample_past() -> SitePast:
+    """A job that ended, one that runs and one that waits, and watts without a budget at first."""
+    ended = SiteJob(id="j-1", name="first", user="ann", state="Succeeded", submit_s=0.0,
+                    finish_s=50.0, runs=((1.0, 20.0), (30.0, 50.0)), progress=100.0, loss=0.5,
+                    energy_j=4_000.0)  # fmt: skip
+    runs = replace(ended, id="j-2", name="", state="Running", finish_s=None, runs=((10.0, 60.0),))
+    waits = replace(runs, id="j-3", state="Queued", runs=(), progress=0.0, loss=None, energy_j=0.0)
+    samples = [
+        StateSample(at_s=at_s, draw_w=90.0, budget_w=budget_w, by_job={"j-2": 60.0})
+        for at_s, budget_w in ((20.0, math.inf), (40.0, 100.0), (60.0, 100.0))
+    ]
+    return SitePast(
+        jobs=[ended, runs, waits], samples=samples, began="2026-01-01 00:00:00 UTC",
+        estimated=True, over_s=0.0, over_j=0.0, source="state",
+    )  # fmt: skip
 
 
 def _check_told(make: MakeReport, run: ReportedRun, kind: str, most_s: float) -> bool:

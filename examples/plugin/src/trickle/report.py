@@ -7,12 +7,15 @@ from wattherd.report.charts import Chart, DataTable
 from wattherd.report.lines import LinePlot, Series, draw_lines
 from wattherd.report.plugin_reports import ReportedRun, ReportFile, ReportSection
 from wattherd.report.schedule_runs import JobFigures, PolicyRun, SimRun
+from wattherd.report.site_past import SitePast
 
 MOST = 5
 
 
 def slowest(run: ReportedRun) -> ReportSection | None:
     """The jobs with the longest completion times, and how long the longest are."""
+    if isinstance(run, SitePast):
+        return _of_service(run)
     if not isinstance(run, SimRun):  # pods were placed: nothing took any time
         return None
     rows = [
@@ -39,6 +42,16 @@ def words(run: ReportedRun) -> ReportFile | None:
         for job in _longest(one)
     ]
     return ReportFile(ending="txt", content="".join(lines))
+
+
+def _of_service(past: SitePast) -> ReportSection:
+    """The jobs that took longest from submission to end, in what a service has seen."""
+    took_s = {job.id: job.finish_s - job.submit_s for job in past.jobs if job.finish_s is not None}
+    ended = sorted((job for job in past.jobs if job.id in took_s), key=lambda job: -took_s[job.id])
+    rows = tuple((job.label, job.user, f"{took_s[job.id]:.0f}") for job in ended[:MOST])
+    sentence = f"The slowest job is {ended[0].label}." if ended else "No job has ended."
+    table = DataTable(heads=("job", "user", "seconds"), rows=rows)
+    return ReportSection(title="Slowest jobs", sentences=(sentence,), tables=(table,))
 
 
 def _longest(one: PolicyRun) -> list[JobFigures]:

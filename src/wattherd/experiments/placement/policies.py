@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -10,34 +11,31 @@ from numpy.random import Generator
 from wattherd.catalog.gpus import GPUS
 from wattherd.engine.placement.placer import Placer
 from wattherd.engine.placement.state import ClusterState
-from wattherd.errors import UserError
 from wattherd.estimate.expected_packing import outlook_of
 from wattherd.estimate.node_power import gpu_power_mw, power_columns
 from wattherd.estimate.target_workload import target_workload
+from wattherd.experiments.placement.plugin_scorers import KnownScorers, answered_for
 from wattherd.jit import HAVE_JIT
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import Request, TracePod
-from wattherd.plugins import announced, loaded
 from wattherd.policy.place.contract import Scorer
-from wattherd.policy.place.registry import BUILT_IN, PlacePolicy, parse_policy
+from wattherd.policy.place.registry import PlacePolicy, parse_policy
 
 
 @cache
-def scorers() -> dict[str, Scorer]:
+def scorers() -> Mapping[str, Scorer]:
     """Built-in scorers and those of installed packages (entry points `wattherd.place`)."""
-    found = dict(BUILT_IN)
-    for name, entry in announced("place").items():
-        scorer = loaded("place", name)
-        if not isinstance(scorer, Scorer):
-            hint = "see docs/guides/write-a-policy.md"
-            raise UserError(f"entry point {name!r} is no Scorer", where=entry.value, hint=hint)
-        found.setdefault(name, scorer)
-    return found
+    return KnownScorers()
 
 
 def place_policy(text: str) -> PlacePolicy:
     """Parse a placement policy as users spell it."""
     return parse_policy(text, scorers())
+
+
+def live_policy(text: str) -> PlacePolicy:
+    """`place_policy` for a scheduler that must go on where a package's scorer fails."""
+    return answered_for(place_policy(text))
 
 
 def build_placer(

@@ -3,7 +3,8 @@
 The guard checks what they propose as it checks ours. Beyond that, a planner that raises has its
 plan taken back, and everybody who waits is told why; where a power policy raises, or answers with
 caps that are none, equal shares stand in for it. Both are logged once for each
-kind of failure, with the traceback where debugging is on.
+kind of failure, with the traceback where debugging is on. One that does not return holds all up,
+and says so (`plan_watch`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from wattherd.engine.core.config import CoreConfig
 from wattherd.errors import Bug, UserError
+from wattherd.experiments.schedule.plan_watch import PlanWatch
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
     SchedulerContext,
@@ -118,12 +121,14 @@ class PluggedPlanner:
         self.planner = planner
         self._name = name
         self._complaints = _Complaints(f"scheduler {name!r}")
+        self.watch = PlanWatch(f"scheduler {name!r}")
 
     def plan(self, view: View, draft: Draft) -> None:
         """As it proposes; nothing of its plan where it fails midway."""
         mark = draft.mark()
         try:
-            self.planner.plan(view, draft)
+            with self.watch:
+                self.planner.plan(view, draft)
         except Bug:
             raise  # ours, whoever called
         except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
@@ -142,6 +147,7 @@ class PluggedPower:
         """`name` is what users call it."""
         self.policy = policy
         self._complaints = _Complaints(f"power policy {name!r}")
+        self.watch = PlanWatch(f"power policy {name!r}")
         self._equal = Uniform()
 
     @property
@@ -152,7 +158,9 @@ class PluggedPower:
     def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """Its caps, or equal ones where it fails or answers with none."""
         try:
-            return _checked(self.policy.share(asks, watts), asks, watts)
+            with self.watch:
+                caps_w = self.policy.share(asks, watts)
+            return _checked(caps_w, asks, watts)
         except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
             self._complaints.words(error)
             return self._equal.share(asks, watts)
@@ -166,10 +174,19 @@ class PluggedTreePower(PluggedPower):
     def share_in(self, asks: Sequence[PowerAsk], limits: DomainRoom) -> list[float]:
         """As `share`; the guard holds what is above a domain's budget to that budget."""
         try:
-            return _checked(self.policy.share_in(asks, limits), asks, math.inf)
+            with self.watch:
+                caps_w = self.policy.share_in(asks, limits)
+            return _checked(caps_w, asks, math.inf)
         except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
             self._complaints.words(error)
             return self._equal.share_in(asks, limits)
+
+
+def not_returning(config: CoreConfig) -> str:
+    """Which scheduler or power policy of somebody else's does not return; empty if none."""
+    parts = (config.planner, config.power)
+    guarded = (one for one in parts if isinstance(one, PluggedPlanner | PluggedPower))
+    return next((trouble for one in guarded if (trouble := one.watch.trouble)), "")
 
 
 def _checked(caps_w: Any, asks: Sequence[PowerAsk], watts: float) -> list[float]:

@@ -113,6 +113,8 @@ RETRY_S = 1.0
 """How long to wait before the journal is tried again."""
 GATHER_S = 0.01
 """From one commit to the next: where wishes come faster, several are written with one."""
+LEFT_S = 1.0
+"""How long the threads of a core that decides nothing more are waited for."""
 MOST_PATIENCE_S = 3600.0
 """Longer waits are taken in parts: no clock waits for a job's limit of a million years."""
 Answer = TypeVar("Answer")
@@ -184,6 +186,11 @@ class CoreLoop:
     def store_problem(self) -> str:
         """Why the journal takes nothing at the moment; empty if it does."""
         return self._register.problem
+
+    @property
+    def at_work(self) -> bool:
+        """Whether turns are taken: begun, and neither over nor broken."""
+        return self._thread.is_alive() and self.broken is None
 
     # From any thread ----------------------------------------------------------------------------
 
@@ -284,15 +291,26 @@ class CoreLoop:
         self._clerk.start()
 
     def end(self) -> None:
-        """Finish the turn at hand and stop; runs go on by themselves."""
+        """Finish the turn at hand and stop; runs go on by themselves.
+
+        A turn that was abandoned is left behind.
+        """
         self._over.set()
         self._wishes.put(None)
         self._inbox.put(None)
         for thread in (self._clerk, self._thread):
             if thread.is_alive():
-                thread.join()
+                thread.join(None if self.broken is None else LEFT_S)
         if self._executor is not None:
             self._executor.close()
+
+    def abandon(self, why: Exception) -> None:
+        """Wait no more for the turn at hand: nothing that it decides is carried out any more.
+
+        As in a crash, the journal has what was acknowledged, and a successor decides again.
+        """
+        if self.broken is None:
+            self._give_up(why)
 
     def _run(self) -> None:
         try:
@@ -401,6 +419,8 @@ class CoreLoop:
         begun_s, used_s = time.perf_counter(), time.thread_time()
         told: list[tuple[JournalEntry, Sequence[Command]]] = []
         for entry, commands in self.standing.replay(self.core, [line.entry for line in lines]):
+            if self.broken is not None:  # abandoned meanwhile
+                return
             told.append((entry, commands))
             self._rest.heard(entry.event)
             for command in commands:

@@ -126,6 +126,7 @@ def _attributes(kind: type) -> list[str]:
     found: set[str] = set()
     for one in kind.__mro__[:-1]:
         found.update(vars(one).get("__slots__", ()), vars(one).get("__annotations__", ()))
+        found.update(vars(one).get("_fields", ()))  # Python 3.14 annotates named tuples when asked
         making = getattr(vars(one).get("__init__"), "__code__", None)
         if making is not None and "__dataclass_fields__" not in vars(one):
             found.update(making.co_names)

@@ -1,17 +1,20 @@
-"""From a store to the page of its past; a service may be at work on it meanwhile."""
+"""From a store to the report of its past; a service may be at work on it meanwhile."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wattherd.errors import UserError
 from wattherd.model.event import JobExited, JobStarted, JobStopped
-from wattherd.report.state_page import SiteJob, SitePast, StateSample, render_state
+from wattherd.report.plugin_reports import MakeReport
+from wattherd.report.report_files import asked_sections, page_path, write_content
+from wattherd.report.site_past import SiteJob, SitePast, StateSample
+from wattherd.report.state_page import state_content
 from wattherd.server.recovery.projector import OVER
 from wattherd.store.database import in_folder
 from wattherd.store.entry import JournalEntry
@@ -22,22 +25,31 @@ MOST_JOBS = 10_000
 Runs = dict[str, list[tuple[float, float]]]
 
 
-def write_state_report(state: Path, page: Path) -> Path:
-    """Write the page of a state folder's store.
+def write_state_report(
+    state: Path,
+    out: Path | None = None,
+    *,
+    formats: Sequence[str] = ("html",),
+    sections: Sequence[str | MakeReport] = (),
+) -> list[Path]:
+    """Write the report of a state folder's store and return the files written.
+
+    Args:
+        state: what `wattherd serve --state` names; the service may be at work on it.
+        out: the page to write, `STATE/report.html` by default.
+        formats: as `report.page.write_report` has them.
+        sections: as there.
 
     Raises:
-        UserError: there is no store, or the page cannot be written.
+        UserError: there is no store, a format or section is unknown, a package's format failed,
+            or a file cannot be written.
     """
+    added = asked_sections(formats, sections)
     url = in_folder(state)
     if not Path(url.removeprefix("sqlite:///")).is_file():
         raise UserError("holds no store", where=str(state), hint="name what `serve --state` names")
-    text = render_state(site_past(url, str(state)))
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as problem:
-        raise UserError(f"cannot be written: {problem.strerror}", where=str(page)) from None
-    return page
+    content = state_content(site_past(url, str(state)))
+    return write_content(content, page_path(state, out), formats=formats, sections=added)
 
 
 def site_past(url: str, source: str) -> SitePast:
