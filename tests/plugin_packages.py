@@ -70,13 +70,22 @@ def no_keys(world, shape, rows, options):
     raise KeyError("a\\nb")
 
 
-def scorer():
+def wait_for_ever(*given):
+    """Never returns."""
+    import time
+
+    while True:
+        time.sleep(0.05)
+
+
+def scorer(rows):
     from wattherd.policy.place.contract import Scorer
 
-    return Scorer(name="another", doc="Raises", rows=no_keys)
+    return Scorer(name="another", doc="Raises", rows=rows)
 
 
-SCORER = scorer()
+SCORER = scorer(no_keys)
+SLOW_SCORER = scorer(wait_for_ever)
 
 
 class NoPlanner:
@@ -97,7 +106,22 @@ def nothing(given):
 FAULTY_METER = '''
 """A meter that does not keep to the contract."""
 
+import time
+
 OPTIONS = frozenset()
+
+
+class Signal:
+    def told(self):
+        while True:
+            time.sleep(0.05)
+
+    def close(self):
+        self.told()
+
+
+def signal(uri, site, clock):
+    return Signal()
 
 
 class Meter:
@@ -107,6 +131,8 @@ class Meter:
     def sample(self):
         if self.answer == "raises":
             raise KeyError("no such register")
+        while self.answer == "never":
+            time.sleep(0.05)
         return "a word"
 
     def close(self):
@@ -120,6 +146,7 @@ ENTRIES = """
 [wattherd.place]
 no-scorer = broken:NoPlanner
 no-keys = broken:SCORER
+slow-keys = broken:SLOW_SCORER
 [wattherd.schedule]
 raises = broken:raises
 midway = broken:midway
@@ -132,7 +159,12 @@ too-much = broken:TooMuch
 [wattherd.meters]
 empty = broken
 faulty = faulty
+[wattherd.signals]
+faulty = faulty
+[wattherd.workloads]
+slow = broken:wait_for_ever
 [wattherd.reports]
+slow = broken:wait_for_ever
 no-section = broken:no_section
 raises = broken:section_that_raises
 svg = broken:no_section

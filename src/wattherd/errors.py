@@ -67,3 +67,7 @@ class ClusterError(WattherdError):
 
 class Bug(WattherdError):
     """An invariant of our own is broken; never caught, never retried."""
+
+
+class PlannerBug(Bug):
+    """A planner did what makes no sense; caught where the planner is of another package."""

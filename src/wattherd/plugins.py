@@ -59,7 +59,7 @@ def loaded(seam: str, name: str) -> Any:
         raise UserError(f"no package offers {name!r}", field=f"wattherd.{seam}", hint=GUIDE)
     try:
         return entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a package that ends the program does not end ours
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         raise UserError(problem, where=entry.value, field=name, hint=GUIDE) from error
 

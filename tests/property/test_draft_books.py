@@ -84,6 +84,22 @@ SHARES = st.builds(
     gpu_count=st.sampled_from([None, None, None, 1, 3]),
     gpu_milli=st.sampled_from([None, None, 400, 500, 1000]),
 )
+NONSENSE = st.one_of(
+    st.lists(
+        st.builds(
+            Share,
+            node=st.sampled_from([-5, -1, 0, 1, 4, 99, None, 0.5, "n0"]),
+            tasks=st.sampled_from([-3, -1, 0, 1, 3, None, "all"]),
+            role=st.sampled_from([-1, 0, 2, 9, None]),
+            gpu_count=st.sampled_from([None, -1, 0, 8]),
+            gpus=st.sampled_from([(), (7,), (-1, 0), None]),
+            gpu_milli=st.sampled_from([None, -1, 0, 2000]),
+        ),
+        max_size=3,
+    ),
+    st.sampled_from([None, "n0", [None], [(0, 1)], [Share(0, 3), Share(1, -1)], [Share(0, 2), 7]]),
+)
+"""What somebody else may propose: it is refused or raises, and changes nothing."""
 FITS = st.tuples(
     st.just("fit"), st.integers(0, 7), st.integers(0, 15), st.sampled_from([1, 0, 500])
 )
@@ -98,6 +114,7 @@ PROPOSALS = st.lists(
             st.lists(SHARES, min_size=1, max_size=3),
             st.just(0),
         ),
+        st.tuples(st.just("nonsense"), st.integers(0, 7), NONSENSE, st.just(0)),
         st.tuples(st.sampled_from(["stop", "end"]), st.integers(0, 7), st.just([]), st.just(0)),
     ),
     min_size=4,
@@ -174,7 +191,14 @@ class Desk:
         if what == "fit":
             what, shares = "start", whole_gang(job.spec, given, milli)
         else:
-            shares = [one for one in given if one.role < len(job.spec.roles)]
+            shares = (
+                given
+                if what == "nonsense"
+                else [one for one in given if one.role < len(job.spec.roles)]
+            )
+        if what == "nonsense":
+            self.propose_nonsense(job, given)
+            return
         before, struck = self.books(), sum(self.strikes.values())
         refusal = None
         if what == "start":
@@ -192,6 +216,16 @@ class Desk:
             self.check_within_limits()
         else:
             assert job.wanted == ()
+        self.recount()
+
+    def propose_nonsense(self, job: JobRecord, shares: Any) -> None:
+        before = self.books()
+        try:
+            refusal = self.draft.start(job, shares)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            refusal = "it cannot be looked at"
+        if refusal is not None:
+            assert self.books() == before, f"refused ({refusal}), and not undone"
         self.recount()
 
     def recount(self) -> None:

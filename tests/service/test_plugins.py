@@ -436,6 +436,70 @@ def test_a_simulation_says_which_scheduler_does_not_return_and_is_interrupted(
     assert "interrupted" in said
 
 
+def test_what_does_not_return_is_said_with_its_line_and_is_interrupted(
+    packages: Path, tmp_path: Path, kept: Path, pods: tuple[str, ...]
+) -> None:
+    """All side by side: each is told of after ten seconds."""
+    (tmp_path / "jobs.slow").write_text(JOBS)
+    jobs = ("--jobs", "jobs.slow", "--format", "slow", "--cluster", "1x4:T4", "--preset", "none")
+    asked = {
+        "scorer 'slow-keys'": ("sim", "pack", *pods, "--policy", "slow-keys"),
+        "format 'slow'": ("sim", "run", *jobs, "--policy", "fifo"),
+        "driver 'faulty'": ("meter", "read", "faulty://never"),
+        "report section 'slow'": ("report", str(kept), "--section", "slow", "-o", "page.html"),
+        "report format 'slow'": ("report", str(kept), "--format", "slow", "-o", "page-2.html"),
+    }
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    errors = {what: tmp_path / f"errors-{number}" for number, what in enumerate(asked)}
+    try:
+        for what, command in asked.items():
+            with errors[what].open("wb") as stream:
+                running[what] = subprocess.Popen(
+                    [*WATTHERD, *command], cwd=tmp_path, stderr=stream, stdout=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": python_path(packages)},
+                )  # fmt: skip
+        for what, process in running.items():
+            until(lambda what=what: "has not returned" in errors[what].read_text(), 120.0)  # type: ignore[misc]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130, what
+            said = errors[what].read_text()
+            assert f"{what} has not returned for" in said
+            assert "faulty.py:" in said if what == "driver 'faulty'" else "broken.py:" in said
+            assert "Traceback" not in said
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+
+
+def test_a_service_lives_on_beside_a_meter_and_a_signal_that_do_not_return(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path(packages))
+    config = tmp_path / "serve.yaml"
+    feeds = {"rack-1": {"limit": 100.0, "meter": "faulty://never"}}
+    config.write_text(json.dumps({"site": {"feeds": feeds, "feed": "rack-1"}}))
+    serving = Serving(tmp_path / "state", "--config", str(config), "--signal", "faulty://there")
+    try:
+        serving.begin()
+        serving.ready()
+        until(lambda: "has not returned" in serving.ask("health")["problem"], 60.0)
+        said = serving.ask("health")
+        assert said["ok"], said  # it decides, and jobs run
+        assert "driver 'faulty' has not returned for" in said["problem"]
+        assert "faulty.py:" in said["problem"]
+        told = serving.ask("power")["signals"][0]
+        assert told["contact"] == "lost"
+        assert "an earlier call still hangs" in told["note"]
+        serving.wait_for(serving.submit("true"), "Succeeded")
+        end_s = time.monotonic() + 40.0
+        serving.process.terminate()  # type: ignore[union-attr]
+        serving.process.wait(40)  # type: ignore[union-attr]
+        assert time.monotonic() < end_s
+    finally:
+        serving.end()
+
+
 @pytest.mark.parametrize("kind", ["scheduler", "scorer", "power", "meter", "format", "report"])
 def test_what_new_writes_works(call: Call, tmp_path: Path, kind: str) -> None:
     done = call("new", kind, "my-own")

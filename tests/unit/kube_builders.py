@@ -17,6 +17,7 @@ from wattherd.kube.api.objects import Node, Pod
 from wattherd.kube.decide.extender import Extender
 from wattherd.model.cluster import ClusterSpec, NodeSpec
 from wattherd.model.job import Request, TracePod
+from wattherd.policy.place.registry import PlacePolicy
 
 Json = dict[str, Any]
 _POD, _NODE = decoder(Pod), decoder(Node)
@@ -87,19 +88,20 @@ def bound(made: Json, node: str, **annotations: str) -> Json:
     return made | {"metadata": meta, "spec": made["spec"] | {"nodeName": node}}
 
 
-def fleet_of(policy: str, history: tuple[TracePod, ...] = ()) -> NodeFleet:
+def fleet_of(policy: str | PlacePolicy, history: tuple[TracePod, ...] = ()) -> NodeFleet:
     """The account of a cluster without nodes; `history` tells what pods to expect."""
 
     def make(cluster: ClusterSpec, asked: list[Request]) -> Placer:
         seen = tuple(TracePod(name=str(n), request=one) for n, one in enumerate(asked))
         draws = np.random.default_rng(0)
-        return build_placer(cluster, history or seen, place_policy(policy), draws=draws)
+        named = place_policy(policy) if isinstance(policy, str) else policy
+        return build_placer(cluster, history or seen, named, draws=draws)
 
     return NodeFleet(make)
 
 
 def an_extender(
-    policy: str = "fgd",
+    policy: str | PlacePolicy = "fgd",
     history: tuple[TracePod, ...] = (),
     budgets_mw: dict[str, int] | None = None,
     **options: float,

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import a_node, a_pod, an_extender, asked_over_http, bound, node_json, pod_json
 
 from wattherd.catalog.gpus import GPUS
+from wattherd.experiments.placement.plugin_scorers import CheckedRows
+from wattherd.experiments.placement.policies import place_policy
 from wattherd.kube.api.serial import SerialExecutor
 from wattherd.kube.decide.extender import Extender, Grant
 from wattherd.kube.decide.extender_wire import BindArgs
 from wattherd.kube.facts.refusal import RefusalToken
 from wattherd.kube.live.extender_app import BindResult, ExtenderApp
 from wattherd.model.job import Request
+from wattherd.plugin_watch import PluginWatch
 from wattherd.testing.builders import a_node as a_machine
 from wattherd.testing.builders import cpu_only, exclusive, sharing
 
@@ -370,6 +375,38 @@ def test_a_late_filter_fails_closed_and_late_scores_open(extender: Extender) -> 
     go_on.set()
     desk.turns.close()
     assert extender.fleet.holdings["uid-p"].node == "n0"  # decided, and there when asked again
+
+
+def test_a_packages_scorer_that_does_not_return_is_told_and_deadlines_are_kept() -> None:
+    """Nor is the event loop held up by it, which answers probes as well."""
+    goes_on = threading.Event()
+
+    def rows(world: Any, shape: int, rows: Any, options: Any) -> Any:
+        goes_on.wait(60)
+        return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+
+    checked = CheckedRows("slow", rows, watch=PluginWatch("scorer 'slow'", 0.02))
+    policy = place_policy("first-fit")
+    scorer = replace(policy.parts[0].scorer, rows=checked, kernel_id=None)
+    slow = replace(policy, parts=(replace(policy.parts[0], scorer=scorer),))
+    extender = an_extender(slow)
+    machines(extender, 2)
+    assert extender.fleet.placer is not None
+    assert not extender.prompt
+    desk = Desk(extender, deadline_s=0.1)
+    try:
+        answer = desk.filter("p", ["n0", "n1"])
+        assert answer["NodeNames"] == []
+        assert answer["Error"].startswith("scorer 'slow' has not returned for 0 s: it is at ")
+        assert ", in rows" in answer["Error"]
+        status, text = desk.ask("/readyz", b"", "GET")
+        assert (status, text.startswith("scorer 'slow' has not returned")) == (503, True)
+        assert desk.ask("/healthz", b"", "GET")[0] == 200
+    finally:
+        goes_on.set()
+        desk.turns.close()
+    assert desk.ask("/readyz", b"", "GET") == (200, "ok\n")
+    assert extender.fleet.holdings["uid-p"].node == "n0"
 
 
 def test_a_binding_that_fails_for_good_gives_its_room_back(extender: Extender) -> None:

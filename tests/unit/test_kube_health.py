@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,8 +18,10 @@ pytest.importorskip("msgspec", reason="needs the extra kube")
 
 from wattherd.cli.listening import answering
 from wattherd.errors import UserError
+from wattherd.experiments.schedule.plugin_policies import PluggedPlanner
 from wattherd.kube.api.feed import REFUSED_S, RefusedInARow
 from wattherd.kube.api.health import Checkup, HealthServer
+from wattherd.plugin_watch import PluginWatch
 
 
 @dataclass
@@ -65,6 +69,38 @@ def test_one_that_does_not_see_the_cluster_says_why_and_is_not_restarted() -> No
     checkup = a_checkup(seeing=False, troubles=["/api/v1/nodes: 403"])
     assert checkup.look("/readyz") == (503, "the cluster is not seen\n/api/v1/nodes: 403\n")
     assert checkup.look("/healthz")[0] == 200
+
+
+def test_one_whose_scheduler_does_not_return_says_where_it_is_and_answers_all_the_same() -> None:
+    """What it is fed with is asked for in turn, and its turn would never come."""
+
+    class Asked:
+        def __init__(self) -> None:
+            self.goes_on = threading.Event()
+
+        def plan(self, view: object, draft: object) -> None:
+            self.goes_on.wait(60)
+
+    stuck, draft = Asked(), cast("Any", SimpleNamespace(mark=lambda: 0))
+    planner = PluggedPlanner("mine", cast("Any", stuck))
+    planner.watch = PluginWatch("scheduler 'mine'", 0.0)
+    thread = threading.Thread(target=planner.plan, args=(None, draft))
+    thread.start()
+    try:
+        while not planner.watch.trouble:
+            time.sleep(0.01)
+        checkup = a_checkup()
+        status, text = checkup.look("/readyz")
+        assert status == 503
+        assert text.startswith("scheduler 'mine' has not returned for 0 s: it is at ")
+        assert checkup.look("/healthz")[0] == 200
+        metrics = checkup.look("/metrics")[1]
+        assert "wattherd_kube_troubles 1\n" in metrics
+        assert "more 1" not in metrics
+    finally:
+        stuck.goes_on.set()
+        thread.join()
+    assert a_checkup().look("/readyz") == (200, "ok\n")
 
 
 def test_one_whose_thread_ended_is_restarted() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ from wattherd.devices.knobs.registry import open_knob
 from wattherd.devices.meters.contract import MeterSample
 from wattherd.devices.meters.registry import open_meter
 from wattherd.devices.signals.contract import SignalSite, SourceContact, ToldLimits
+from wattherd.devices.signals.plugin_signal import PluggedSignal
 from wattherd.devices.signals.registry import open_signal
 from wattherd.devices.wire.device_errors import DeviceError, DeviceErrorKind
 from wattherd.engine.power.limit_timeline import LimitPeriod
@@ -66,6 +70,10 @@ def test_a_good_meter_reads_as_ours_do(speaks: Callable[[Any], None]) -> None:
         (lambda: MeterSample("many"), "it answered with 'many'"),  # type: ignore[arg-type]
         (lambda: MeterSample(1.0, "now"), "it answered with 'now'"),  # type: ignore[arg-type]
         (lambda: MeterSample(float("nan")), "answered nan, which is no power"),
+        (lambda: MeterSample(1.0, float("nan")), "it answered with nan"),
+        (lambda: MeterSample(1.0, float("inf")), "it answered with inf"),
+        (lambda: MeterSample(1.0, None, "fine"), "it answered with 'fine'"),  # type: ignore[arg-type]
+        (sys.exit, "SystemExit"),
     ],
 )
 def test_a_meter_that_fails_is_one_that_does_not_answer(
@@ -103,9 +111,10 @@ def test_a_meter_that_keeps_samples_keeps_them_still(speaks: Callable[[Any], Non
     assert meter.keeps_samples
     assert meter.driver.concurrent  # type: ignore[attr-defined]
     assert meter.kept_since(1.0) == [(2.0, 2.0)]
-    kept.append("a word")
-    with pytest.raises(DeviceError, match="answered with 'a word'"):
-        meter.kept_since(0.0)
+    for nonsense, said in (("a word", "'a word'"), (MeterSample("many", 3.0), "'many'")):  # type: ignore[arg-type]
+        kept[2:] = [nonsense]
+        with pytest.raises(DeviceError, match=f"answered with {said}"):
+            meter.kept_since(0.0)
 
 
 @pytest.mark.parametrize("open_it", [open_meter, open_knob])
@@ -120,6 +129,34 @@ def test_a_driver_that_cannot_be_made_is_an_error_with_its_address(
         open_it("mine://h")
     assert "mine://h" in error.value.line()
     assert "plugins.md" in error.value.hint
+
+
+@pytest.mark.parametrize("open_it", [open_meter, open_knob])
+@pytest.mark.parametrize(
+    "driver", [None, SimpleNamespace(), SimpleNamespace(sample=3, close=print, limits=print)]
+)
+def test_what_is_no_driver_is_an_error_when_it_is_made(
+    speaks: Callable[[Any], None], open_it: Callable[[str], Any], driver: Any
+) -> None:
+    speaks(lambda *given: driver)
+    with pytest.raises(UserError, match="driver 'mine' failed: TypeError: it made a") as error:
+        open_it("mine://h")
+    assert "which has no `" in error.value.problem
+
+
+@pytest.mark.parametrize("options", [None, 7, ["x", 3]])
+def test_options_that_are_none_are_an_error_with_the_entry_point(
+    monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    module = SimpleNamespace(OPTIONS=options, driver=print, signal=print)
+    entry = SimpleNamespace(value="mine:module", load=lambda: module)
+    for room in ("wire.protocols", "signals.registry"):
+        monkeypatch.setattr(f"wattherd.devices.{room}.announced", lambda seam: {"mine": entry})
+        monkeypatch.setattr(f"wattherd.devices.{room}.loaded", lambda seam, name: module)
+    with pytest.raises(UserError, match="mine:module has no `driver` and `OPTIONS`"):
+        open_meter("mine://h")
+    with pytest.raises(UserError, match="mine:module has no `signal` and `OPTIONS`"):
+        open_signal("mine://h", SignalSite(base_w=1.0))
 
 
 class Knob:
@@ -171,6 +208,60 @@ def test_a_knob_that_fails_is_one_that_does_not_answer(speaks: Callable[[Any], N
     knob.close()  # whose driver raises
 
 
+LIMITS = KnobLimits(unit=KnobUnit.WATT, lowest=100.0, highest=400.0, default=None, now=300.0)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        KnobSetting(value=float("nan"), state={}),
+        KnobSetting(value=-1.0, state={}),  # would count as watts that are free for others
+        KnobSetting(value="high", state={}),  # type: ignore[arg-type]
+        KnobSetting(value=1.0, state="high"),  # type: ignore[arg-type]
+        KnobSetting(value=1.0, state={"device": object()}),
+    ],
+)
+def test_a_limit_that_is_no_number_of_watts_is_no_answer(
+    speaks: Callable[[Any], None], setting: KnobSetting
+) -> None:
+    driver = Knob()
+    driver.read = lambda: setting  # type: ignore[method-assign]
+    speaks(lambda uri: driver)
+    knob = open_knob("mine://h?settle=0.01s")
+    found = knob.read()
+    assert (found.value, found.trouble) == (None, DeviceErrorKind.GARBAGE)
+    assert not knob.set(250.0).in_force
+    assert driver.value == 300.0  # nothing is ordered of a device that could not be put back
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lowest": float("nan")}, {"highest": "high"}, {"lowest": -5.0}, {"now": float("nan")},
+        {"lowest": 500.0}, {"default": -1.0},
+    ],
+)  # fmt: skip
+def test_limits_that_are_none_are_no_answer(
+    speaks: Callable[[Any], None], wrong: dict[str, Any]
+) -> None:
+    driver = Knob()
+    driver.limits = lambda: replace(LIMITS, **wrong)  # type: ignore[method-assign]
+    speaks(lambda uri: driver)
+    with pytest.raises(DeviceError, match="garbage: the driver 'mine' failed: it answered with"):
+        open_knob("mine://h").limits()
+
+
+@pytest.mark.parametrize(("name", "value"), [("unit", "horses"), ("step", -1), ("step", "wide")])
+def test_a_knob_without_unit_or_step_is_an_error_when_it_is_made(
+    speaks: Callable[[Any], None], name: str, value: Any
+) -> None:
+    driver = Knob()
+    setattr(driver, name, value)
+    speaks(lambda uri: driver)
+    with pytest.raises(UserError, match="driver 'mine' failed: ValueError"):
+        open_knob("mine://h")
+
+
 class Signal:
     """Says 8 kW first, and then whatever `answer` does."""
 
@@ -210,6 +301,13 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
         (lambda: None, "it answered with None"),
         (lambda: replace(EIGHT_KW, spans=(9000.0,)), "it answered with 9000.0"),
         (lambda: replace(EIGHT_KW, spans=None), "it answered with None"),
+        (lambda: replace(EIGHT_KW, contact="well"), "it answered with 'well'"),
+        (lambda: replace(EIGHT_KW, note=None), "it answered with None"),
+        (lambda: replace(EIGHT_KW, heard_at_s=float("nan")), "it answered with nan"),
+        (lambda: replace(EIGHT_KW, events=(("id", "optIn"),)), "it answered with 2"),
+        (lambda: LimitPeriod(float("nan"), 1.0, 5.0), "ends before it begins"),
+        (lambda: replace(EIGHT_KW, spans=(LimitPeriod("0", "1", 5.0),)), "it answered with '0'"),  # type: ignore[arg-type]
+        (sys.exit, "SystemExit"),
     ],
 )
 def test_a_signal_that_fails_is_lost_and_its_last_word_counts(
@@ -226,3 +324,20 @@ def test_a_signal_that_fails_is_lost_and_its_last_word_counts(
     signals(lambda uri, site, clock: 1 / 0)
     with pytest.raises(UserError, match="driver 'mine' failed: ZeroDivisionError"):
         open_signal("mine://h", SignalSite(base_w=10_000.0))
+
+
+def test_a_signal_that_does_not_return_is_lost_and_its_last_word_counts() -> None:
+    """Asked once a second by who holds all other limits, too: nobody may wait for it."""
+    goes_on = threading.Event()
+    signal = PluggedSignal("mine", "mine://h", Signal(goes_on.wait), patience_s=0.05)
+    assert signal.told() == EIGHT_KW
+    began_s = time.monotonic()
+    for note in ("no answer within 0.05 s", "an earlier call still hangs"):
+        told = signal.told()
+        assert (told.contact, told.spans) == (SourceContact.LOST, EIGHT_KW.spans)
+        assert note in told.note
+    signal.close()
+    assert time.monotonic() - began_s < 5.0
+    goes_on.set()
+    while signal._timed.hangs:  # what it logs at last is not of the next test
+        time.sleep(0.01)

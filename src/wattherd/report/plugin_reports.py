@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattherd.errors import UserError
+from wattherd.plugin_watch import PluginWatch
 from wattherd.plugins import GUIDE, announced, loaded
 from wattherd.report.charts import Chart, DataTable
 from wattherd.report.rendering import PlotFigure, figure
@@ -96,10 +97,11 @@ def shown_sections(sections: Mapping[str, MakeReport], run: ReportedRun) -> list
     found = []
     for at, (name, make) in enumerate(sections.items()):
         try:
-            given = make(run)
+            with PluginWatch(f"report section {name!r}"):
+                given = make(run)
             if given is not None:
                 found.append(_shown(_section(given), f"x{at}"))
-        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code may raise anything
             told = _words(error)
             _log.error("report section %r failed: %s", name, told)
             _log.debug("report section %r failed", name, exc_info=error)
@@ -115,10 +117,11 @@ def written_file(name: str, run: ReportedRun) -> ReportFile | None:
     """
     make = made_by(name)
     try:
-        found = make(run)
+        with PluginWatch(f"report format {name!r}"):
+            found = make(run)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _wrong(name, f"failed: {_words(error)}") from error
     if isinstance(found, ReportSection):
         hint = f"ask for it by --section {name}"
@@ -127,7 +130,7 @@ def written_file(name: str, run: ReportedRun) -> ReportFile | None:
         return None
     if not isinstance(found, ReportFile) or not isinstance(found.content, str | bytes):
         raise _wrong(name, f"gave a {type(found).__name__}, and no ReportFile with text or bytes")
-    if not _ENDING.fullmatch(found.ending):
+    if not isinstance(found.ending, str) or not _ENDING.fullmatch(found.ending):
         raise _wrong(name, f"{found.ending!r} is no ending of a file name")
     return found
 
@@ -159,7 +162,7 @@ def _wrong(name: str, problem: str) -> UserError:
     return UserError(problem, where=entry.value if entry else "", field=name, hint=GUIDE)
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_WORDS]
 
 

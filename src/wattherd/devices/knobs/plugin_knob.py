@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from wattherd.devices.knobs.contract import KnobDriver, KnobLimits, KnobSetting, State
-from wattherd.devices.wire.plugin_calls import PluginCalls
+import json
+from collections.abc import Mapping
+
+from wattherd.devices.knobs.contract import (
+    NO_LIMIT,
+    KnobDriver,
+    KnobLimits,
+    KnobSetting,
+    KnobUnit,
+    State,
+)
+from wattherd.devices.wire.plugin_calls import PluginCalls, require_methods
 
 
 class PluggedKnob:
     """A driver of somebody else's."""
 
     def __init__(self, name: str, driver: KnobDriver) -> None:
-        """`name` is the protocol that it speaks."""
+        """`name` is the protocol that it speaks.
+
+        Raises:
+            TypeError: it is no driver.
+            ValueError: its unit or step is none.
+        """
+        require_methods(driver, "limits", "read", "write", "put_back", "close")
         self.driver = driver
-        self.unit = driver.unit
-        self.step = driver.step
+        self.unit = KnobUnit(driver.unit)
+        self.step = float(driver.step)
+        if not 0.0 <= self.step < NO_LIMIT:
+            raise ValueError(f"a step of {driver.step!r}")
         self.concurrent = bool(getattr(driver, "concurrent", False))
         self._calls = PluginCalls(name)
 
@@ -23,11 +41,23 @@ class PluggedKnob:
         Raises:
             DeviceError: the device did not answer, or the driver failed; so of all that follows.
         """
-        return self._calls.answer(self.driver.limits, KnobLimits)
+        found = self._calls.answer(self.driver.limits, KnobLimits)
+        for value in (found.lowest, found.highest, found.default):
+            if value is not None:
+                self._calls.number(value, most=NO_LIMIT)
+        self._calls.number(found.now, most=NO_LIMIT)
+        if found.lowest is not None and found.highest is not None:
+            self._calls.number(found.highest, least=found.lowest, most=NO_LIMIT)
+        return found
 
     def read(self) -> KnobSetting:
         """What is in force."""
-        return self._calls.answer(self.driver.read, KnobSetting)
+        found = self._calls.answer(self.driver.read, KnobSetting)
+        # A cap below nothing would be counted as watts that are free for others.
+        self._calls.number(found.value, most=NO_LIMIT)
+        self._calls.check(found.state, Mapping)
+        self._calls.answer(lambda: json.dumps(dict(found.state)), str)  # it is written down
+        return found
 
     def write(self, value: float) -> None:
         """Order a limit."""

@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import cast
 
-from wattherd.devices.meters.contract import KeepsSamples, MeterDriver, MeterSample
-from wattherd.devices.wire.plugin_calls import PluginCalls
+from wattherd.devices.meters.contract import KeepsSamples, MeterDriver, MeterSample, Quality
+from wattherd.devices.wire.plugin_calls import MOST, PluginCalls, require_methods
 
 
 class PluggedMeter:
     """A driver of somebody else's."""
 
     def __init__(self, name: str, driver: MeterDriver) -> None:
-        """`name` is the protocol that it speaks."""
+        """`name` is the protocol that it speaks.
+
+        Raises:
+            TypeError: it is no driver.
+        """
+        require_methods(driver, "sample", "close")
         self.driver = driver
         self.concurrent = bool(getattr(driver, "concurrent", False))
         self.quick = bool(getattr(driver, "quick", False))
@@ -26,23 +31,35 @@ class PluggedMeter:
         Raises:
             DeviceError: the instrument did not answer, or the driver failed.
         """
-        found = self._calls.answer(self.driver.sample, MeterSample)
-        for number in (found.value, 0.0 if found.at_s is None else found.at_s):
-            self._calls.check(number, Real)
-        return found
+        return self._checked(self._calls.answer(self.driver.sample, MeterSample))
 
     def close(self) -> None:
         """Let go of the instrument, whatever the driver makes of it."""
         self._calls.close(self.driver.close)
 
+    def _checked(self, found: object) -> MeterSample:
+        """A sample of numbers. Which of them are no power says `Meter`, who knows the unit."""
+        self._calls.check(found, MeterSample)
+        sample = cast("MeterSample", found)
+        self._calls.check(sample.value, Real)
+        self._calls.check(sample.quality, Quality)
+        if sample.at_s is not None:  # a time that is no number would never be too old
+            self._calls.number(sample.at_s, least=-MOST)
+        return sample
+
 
 class PluggedKeepingMeter(PluggedMeter):
     """One whose instrument remembers what it measured between two questions."""
 
+    def __init__(self, name: str, driver: MeterDriver) -> None:
+        """Whether it does at this address is asked once."""
+        super().__init__(name, driver)
+        self._keeps = bool(cast("KeepsSamples", driver).keeps_samples)
+
     @property
     def keeps_samples(self) -> bool:
         """Whether it does at this address."""
-        return bool(cast("KeepsSamples", self.driver).keeps_samples)
+        return self._keeps
 
     def kept_since(self, at_s: float) -> Sequence[MeterSample]:
         """What it measured after a Unix time, oldest first.
@@ -52,9 +69,7 @@ class PluggedKeepingMeter(PluggedMeter):
         """
         driver = cast("KeepsSamples", self.driver)
         kept = self._calls.answer(lambda: list(driver.kept_since(at_s)), list)
-        for one in kept:
-            self._calls.check(one, MeterSample)
-        return kept
+        return [self._checked(one) for one in kept]
 
 
 def plugged(name: str, driver: MeterDriver) -> MeterDriver:

@@ -50,6 +50,6 @@ def open_meter(text: str, clock: Clock = SYSTEM) -> Meter:
     if uri.scheme in PROTOCOLS:
         driver = make(uri, clock)
     else:
-        driver = plugged(uri.scheme, made(uri, lambda: make(uri, clock)))
+        driver = made(uri, lambda: plugged(uri.scheme, make(uri, clock)))
     require_program(uri, PROTOCOLS)
     return metered(uri, driver, clock)

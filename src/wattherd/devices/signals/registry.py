@@ -11,8 +11,9 @@ from wattherd.devices.signals.contract import LimitSignal, SignalSite
 from wattherd.devices.signals.plugin_signal import PluggedSignal
 from wattherd.devices.wire.clock import SYSTEM, Clock
 from wattherd.devices.wire.plugin_calls import made
+from wattherd.devices.wire.protocols import names_options
 from wattherd.devices.wire.uri import Uri, parse
-from wattherd.plugins import announced, loaded
+from wattherd.plugins import GUIDE, announced, loaded
 from wattherd.spelling import hint_for
 
 
@@ -53,9 +54,12 @@ def open_signal(text: str, site: SignalSite, clock: Clock = SYSTEM) -> LimitSign
     uri = parse(text)
     if uri.scheme not in DRIVERS and uri.scheme in announced("signals"):
         found = loaded("signals", uri.scheme)
+        told = getattr(found, "OPTIONS", None)
+        if not callable(getattr(found, "signal", None)) or not names_options(told):
+            problem = f"{announced('signals')[uri.scheme].value} has no `signal` and `OPTIONS`"
+            raise uri.error(problem, hint=GUIDE)
         uri.allow(found.OPTIONS)
-        opened: LimitSignal = made(uri, lambda: found.signal(uri, site, clock))
-        return PluggedSignal(uri.scheme, text, opened)
+        return made(uri, lambda: PluggedSignal(uri.scheme, text, found.signal(uri, site, clock)))
     if uri.scheme not in DRIVERS:
         raise uri.error(f"signal {uri.scheme!r} is unknown", hint=hint_for(uri.scheme, DRIVERS))
     driver = DRIVERS[uri.scheme]

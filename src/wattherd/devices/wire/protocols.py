@@ -5,7 +5,7 @@ Tables of protocols are the rooms' own; this knows only how to look one up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
@@ -43,7 +43,8 @@ def driver_module(uri: Uri, protocols: Mapping[str, Protocol], room: str, extra:
     """
     if uri.scheme not in protocols and uri.scheme in announced(extra):
         module: ModuleType = loaded(extra, uri.scheme)
-        if not hasattr(module, "driver") or not hasattr(module, "OPTIONS"):
+        told = getattr(module, "OPTIONS", None)
+        if not callable(getattr(module, "driver", None)) or not names_options(told):
             problem = f"{announced(extra)[uri.scheme].value} has no `driver` and `OPTIONS`"
             raise uri.error(problem, hint=GUIDE)
         return module
@@ -54,6 +55,11 @@ def driver_module(uri: Uri, protocols: Mapping[str, Protocol], room: str, extra:
         hint = f"pip install 'wattherd[{extra}]'"
         raise uri.error(f"{protocol.client} is not installed", hint=hint)
     return import_module(f"{room}.{protocol.module}")
+
+
+def names_options(told: object) -> bool:
+    """Whether a package says which options its addresses may have."""
+    return isinstance(told, Collection) and all(isinstance(one, str) for one in told)
 
 
 def require_program(uri: Uri, protocols: Mapping[str, Protocol]) -> None:

@@ -28,7 +28,7 @@ from wattherd.engine.core.view import PlannedUse, Questions
 from wattherd.engine.jobs.lifecycle import State
 from wattherd.engine.jobs.record import JobRecord
 from wattherd.engine.power.account import PlanOrder, PowerAccount
-from wattherd.errors import Bug
+from wattherd.errors import PlannerBug
 from wattherd.model.allocation import Allocation, allocate
 from wattherd.model.cluster import WHOLE_GPU_MILLI
 from wattherd.model.command import WAKE, Compute, GiveNotice, WakeAt
@@ -132,10 +132,10 @@ class GuardedDraft:
         Only the count of refused proposals stays: they were made, and refused.
 
         Raises:
-            Bug: no such mark, or what it marked has been taken back already.
+            PlannerBug: no such mark, or what it marked has been taken back already.
         """
         if self._undo is None or not 0 <= mark <= len(self._undo):
-            raise Bug(f"the plan has no mark {mark}")
+            raise PlannerBug(f"the plan has no mark {mark}")
         # Newest first, since a change is taken back in the state that it left: what came after it
         # must be gone.
         while len(self._undo) > mark:
@@ -249,15 +249,15 @@ class GuardedDraft:
             self._planned.release(allocation)
         if before:
             self._spend(record, before, -1)
-        # From here on either all changes or nothing does.
-        booked = self._book(record, shares)
+        # From here on either all changes or nothing does: also where shares are such nonsense that
+        # to look at them fails.
+        try:
+            booked = self._book(record, shares)
+        except BaseException:
+            self._hold_again(record, before)
+            raise
         if isinstance(booked, Reason):
-            for allocation in before:
-                self._planned.place(allocation)
-            # What it had is its own again: else the next job would be given what this one keeps.
-            # Its watts were never taken from it, as the account changes with `plan` alone.
-            if before:
-                self._spend(record, before, 1)
+            self._hold_again(record, before)
             self._note(self.reasons, job.id, booked)
             self._strikes[str(booked.code)] += 1
             return booked
@@ -270,6 +270,14 @@ class GuardedDraft:
         if before and before != booked and job.id not in self.stops:
             self._note(self.stops, job.id, _why_moved(before, booked))
         return None
+
+    def _hold_again(self, record: JobRecord, before: tuple[Allocation, ...]) -> None:
+        """What it had is its own again: else the next job would be given what this one keeps."""
+        for allocation in before:
+            self._planned.place(allocation)
+        # Its watts were never taken from it, as the account changes with `plan` alone.
+        if before:
+            self._spend(record, before, 1)
 
     def _spend(self, record: JobRecord, allocations: tuple[Allocation, ...], sign: int) -> None:
         """Take (sign 1) or return a job's part of its quota and of its tenant's limit."""
@@ -296,8 +304,21 @@ class GuardedDraft:
 
         A refusal gives back what was booked on the way to it, whichever rule it comes from.
         """
-        spec = record.spec
         booked: list[Allocation] = []
+        granted = False
+        try:
+            refusal = self._refused(record, shares, booked)
+            granted = refusal is None
+        finally:
+            for allocation in () if granted else booked:
+                self._planned.release(allocation)
+        return tuple(booked) if refusal is None else refusal
+
+    def _refused(
+        self, record: JobRecord, shares: Sequence[Share], booked: list[Allocation]
+    ) -> Reason | None:
+        """Which rule refuses a start; what was booked until then is in `booked`."""
+        spec = record.spec
         refusal = self._gang(spec, shares)
         for share in () if refusal else shares:
             allocation = self._fit(spec, share)
@@ -310,15 +331,11 @@ class GuardedDraft:
         # A budget that refused what draws already would not be kept by it: it would be counted as
         # nothing, and others be started on its watts.
         if refusal is None and self._is_there(record.id):
-            return given
+            return None
         refusal = refusal or self._allowed(record, given)
         refusal = refusal or self._watts.refused(record, given, self.now_s)
         if refusal is None and spec.energy_budget_j is not None:
             refusal = self._watts.prices.refuse(record, booked, self.now_s)
-        if refusal is None:
-            return given
-        for allocation in booked:
-            self._planned.release(allocation)
         return refusal
 
     def _gang(self, spec: JobSpec, shares: Sequence[Share]) -> Reason | None:
@@ -331,6 +348,9 @@ class GuardedDraft:
             return None
         placed = [0] * len(spec.roles)
         for share in shares:
+            if not 0 <= share.role < len(spec.roles):
+                unit = f"roles, and a share is of number {share.role}"
+                return self._refuse(ReasonCode.INVALID_SPEC, 1, len(spec.roles), unit)
             placed[share.role] += share.tasks
             role = spec.roles[share.role]
             for asked, able, unit in (
@@ -353,6 +373,10 @@ class GuardedDraft:
 
     def _fit(self, spec: JobSpec, share: Share) -> Allocation | Reason:
         book, node = self._planned, share.node
+        # A number below nothing would count from the end, and tasks below nothing give back.
+        if not 0 <= node < len(book.cluster.nodes) or share.tasks < 1:
+            unit = f"tasks on node number {node}"
+            return self._refuse(ReasonCode.INVALID_SPEC, share.tasks, 0, unit)
         request = share_request(spec.roles[share.role], share, spec.gpu_models)
         gpus = book.choose(request, node, share.gpus)
         model = book.cluster.nodes[node].gpu_model
@@ -449,7 +473,8 @@ class GuardedDraft:
     def wait(self, job: JobView, reason: Reason) -> None:
         """Note why a job gets nothing."""
         if job.wanted:
-            raise Bug(f"job {job.id} is said to wait for {reason.code} while the plan runs it")
+            told = f"is said to wait for {reason.code} while the plan runs it"
+            raise PlannerBug(f"job {job.id} {told}")
         self._note(self.reasons, job.id, reason)
         self._note(self.touched, job.id, None)
 

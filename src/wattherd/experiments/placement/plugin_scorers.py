@@ -3,7 +3,8 @@
 Their answers are checked before an array is filled with them. In a study a scorer that raises, or
 answers with no keys, ends the run with an error that names it: numbers of another policy would be
 no answer. A live scheduler goes on instead: `answered_for` lets all nodes count alike where a
-scorer failed, which is first fit, and logs the failure once.
+scorer failed, which is first fit, and logs the failure once. One that does not return holds all
+up, and is told of (`plugin_watch`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattherd.errors import UserError
+from wattherd.plugin_watch import PluginWatch
 from wattherd.plugins import announced, loaded
 from wattherd.policy.place.contract import INFEASIBLE, Ints, Rows, ScoredWorld, Scorer
 from wattherd.policy.place.registry import BUILT_IN, PlacePolicy
@@ -85,6 +87,7 @@ class CheckedRows:
     rows: Rows
     where: str = ""
     """Where the package announces it."""
+    watch: PluginWatch = field(default_factory=lambda: PluginWatch("a scorer"), compare=False)
 
     def __call__(
         self, world: ScoredWorld, shape: int, rows: Ints, options: NDArray[np.float64]
@@ -95,8 +98,9 @@ class CheckedRows:
             UserError: the scorer raised, or gave something else.
         """
         try:
-            answer = self.rows(world, shape, rows, options)
-        except Exception as error:
+            with self.watch:
+                answer = self.rows(world, shape, rows, options)
+        except (Exception, SystemExit) as error:
             told = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_WORDS]
             raise self._failed(told) from error
         problem = wrong_answer(answer, world, shape, rows)
@@ -169,7 +173,7 @@ def _plugged(name: str, where: str) -> Scorer:
     if not isinstance(scorer, Scorer):
         raise UserError(f"entry point {name!r} is no Scorer", where=where, hint=GUIDE)
     # Kernels are ours: a number of a package's would be that of another policy.
-    rows = CheckedRows(name, scorer.rows, where)
+    rows = CheckedRows(name, scorer.rows, where, PluginWatch(f"scorer {name!r}"))
     return replace(scorer, name=name, rows=rows, kernel_id=None)
 
 

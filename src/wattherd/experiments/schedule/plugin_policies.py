@@ -4,7 +4,7 @@ The guard checks what they propose as it checks ours. Beyond that, a planner tha
 plan taken back, and everybody who waits is told why; where a power policy raises, or answers with
 caps that are none, equal shares stand in for it. Both are logged once for each
 kind of failure, with the traceback where debugging is on. One that does not return holds all up,
-and says so (`plan_watch`).
+and says so (`plugin_watch`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from wattherd.engine.core.config import CoreConfig
-from wattherd.errors import Bug, UserError
-from wattherd.experiments.schedule.plan_watch import PlanWatch
+from wattherd.errors import Bug, ClusterError, PlannerBug, UserError
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
     SchedulerContext,
     SchedulerOf,
 )
 from wattherd.model.reason import Reason, ReasonCode
+from wattherd.plugin_watch import PluginWatch
 from wattherd.plugins import GUIDE, announced, loaded, told_of
 from wattherd.policy.contract import Draft, Planner, View
 from wattherd.policy.power.allocation import DomainRoom
@@ -52,13 +52,14 @@ def scheduler_from(name: str, find: Callable[[], object]) -> SchedulerOf:
         make = find()
         if not callable(make):
             raise _wrong("schedule", name, "makes no planner: it cannot be called")
-        made = make(given)
+        made = _made("schedule", name, lambda: make(given))
         built = made if isinstance(made, BuiltScheduler) else BuiltScheduler(planner=made)
         if not callable(getattr(built.planner, "plan", None)):
             raise _wrong("schedule", name, "made no planner: it has no `plan`")
         return BuiltScheduler(
             planner=PluggedPlanner(name, built.planner), quota=built.quota,
-            computers=built.computers, rigid=built.rigid, adapts_batch=built.adapts_batch,
+            computers={kind: PluggedComputer(name, one) for kind, one in built.computers.items()},
+            rigid=built.rigid, adapts_batch=built.adapts_batch,
         )  # fmt: skip
 
     return build
@@ -72,11 +73,12 @@ def power_policies() -> Mapping[str, Callable[[], PowerPolicy]]:
 def _power_of(name: str) -> Callable[[], PowerPolicy]:
     def build() -> PowerPolicy:
         make = loaded("power", name)
-        made = make() if callable(make) else make
+        made = _made("power", name, make) if callable(make) else make
         if not callable(getattr(made, "share", None)):
             raise _wrong("power", name, "shares nothing: it has no `share`")
         kind = PluggedTreePower if isinstance(made, SharesInTree) else PluggedPower
-        return kind(name, made)
+        plugged: PowerPolicy = _made("power", name, lambda: kind(name, made))
+        return plugged  # it has been asked about itself, which may fail
 
     return build
 
@@ -96,6 +98,25 @@ def _wrong(seam: str, name: str, problem: str) -> UserError:
     return UserError(problem, where=_place(seam, name), field=name, hint=GUIDE)
 
 
+def _made(seam: str, name: str, make: Callable[[], Any]) -> Any:
+    """What a package's function makes.
+
+    Raises:
+        UserError: what it says is wrong with what it was given, or that it failed.
+    """
+    try:
+        with PluginWatch(f"entry point {name!r}"):
+            return make()
+    except (UserError, Bug):
+        raise
+    except (Exception, SystemExit) as error:
+        raise _wrong(seam, name, f"failed: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_WORDS]
+
+
 class _Complaints:
     """Says once what is said again and again."""
 
@@ -103,9 +124,9 @@ class _Complaints:
         self._name = name
         self._said: set[str] = set()
 
-    def words(self, error: Exception) -> str:
+    def words(self, error: BaseException) -> str:
         """In one line, and logged if it is new."""
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_WORDS]
+        text = _one_line(error)
         if text not in self._said and len(self._said) < MOST_WORDS:
             self._said.add(text)
             _log.error("%s failed: %s", self._name, text)
@@ -121,7 +142,7 @@ class PluggedPlanner:
         self.planner = planner
         self._name = name
         self._complaints = _Complaints(f"scheduler {name!r}")
-        self.watch = PlanWatch(f"scheduler {name!r}")
+        self.watch = PluginWatch(f"scheduler {name!r}")
 
     def plan(self, view: View, draft: Draft) -> None:
         """As it proposes; nothing of its plan where it fails midway."""
@@ -129,15 +150,44 @@ class PluggedPlanner:
         try:
             with self.watch:
                 self.planner.plan(view, draft)
-        except Bug:
-            raise  # ours, whoever called
-        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
-            draft.undo(mark)
-            told = f"its scheduler {self._name!r} to be mended: {self._complaints.words(error)}"
-            for job in view.live():
-                if not job.wanted:
-                    code = ReasonCode.WAITING_FOR_TURN
-                    draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=told))
+        except Bug as error:
+            if not isinstance(error, PlannerBug):
+                raise  # ours, whoever called
+            self._mended(view, draft, mark, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code may raise anything
+            self._mended(view, draft, mark, error)
+
+    def _mended(self, view: View, draft: Draft, mark: int, error: BaseException) -> None:
+        draft.undo(mark)
+        told = f"its scheduler {self._name!r} to be mended: {self._complaints.words(error)}"
+        for job in view.live():
+            if not job.wanted:
+                code = ReasonCode.WAITING_FOR_TURN
+                draft.wait(job, Reason(code=code, since_s=view.now_s, unblocks=told))
+
+
+class PluggedComputer:
+    """What somebody else's scheduler has worked out beside the core, in time that costs nobody."""
+
+    def __init__(self, name: str, compute: Callable[[Any], Any]) -> None:
+        """`name` is what users call the scheduler."""
+        self.compute = compute
+        self._complaints = _Complaints(f"what scheduler {name!r} computes")
+        self.watch = PluginWatch(f"what scheduler {name!r} computes", aside=True)
+
+    def __call__(self, payload: Any) -> Any:
+        """The answer.
+
+        Raises:
+            ClusterError: there is none, which the scheduler is told.
+        """
+        try:
+            with self.watch:
+                return self.compute(payload)
+        except ClusterError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ClusterError(self._complaints.words(error)) from error
 
 
 class PluggedPower:
@@ -147,21 +197,22 @@ class PluggedPower:
         """`name` is what users call it."""
         self.policy = policy
         self._complaints = _Complaints(f"power policy {name!r}")
-        self.watch = PlanWatch(f"power policy {name!r}")
+        self.watch = PluginWatch(f"power policy {name!r}")
         self._equal = Uniform()
+        self._all_or_nothing = bool(getattr(policy, "all_or_nothing", False))
 
     @property
     def all_or_nothing(self) -> bool:
         """As the policy says; a job may be capped where it says nothing."""
-        return bool(getattr(self.policy, "all_or_nothing", False))
+        return self._all_or_nothing
 
     def share(self, asks: Sequence[PowerAsk], watts: float) -> list[float]:
         """Its caps, or equal ones where it fails or answers with none."""
         try:
             with self.watch:
-                caps_w = self.policy.share(asks, watts)
+                caps_w = list(islice(self.policy.share(asks, watts), len(asks) + 1))
             return _checked(caps_w, asks, watts)
-        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code may raise anything
             self._complaints.words(error)
             return self._equal.share(asks, watts)
 
@@ -175,18 +226,11 @@ class PluggedTreePower(PluggedPower):
         """As `share`; the guard holds what is above a domain's budget to that budget."""
         try:
             with self.watch:
-                caps_w = self.policy.share_in(asks, limits)
+                caps_w = list(islice(self.policy.share_in(asks, limits), len(asks) + 1))
             return _checked(caps_w, asks, math.inf)
-        except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code may raise anything
             self._complaints.words(error)
             return self._equal.share_in(asks, limits)
-
-
-def not_returning(config: CoreConfig) -> str:
-    """Which scheduler or power policy of somebody else's does not return; empty if none."""
-    parts = (config.planner, config.power)
-    guarded = (one for one in parts if isinstance(one, PluggedPlanner | PluggedPower))
-    return next((trouble for one in guarded if (trouble := one.watch.trouble)), "")
 
 
 def _checked(caps_w: Any, asks: Sequence[PowerAsk], watts: float) -> list[float]:

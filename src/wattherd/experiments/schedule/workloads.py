@@ -11,6 +11,7 @@ from wattherd.errors import UserError
 from wattherd.estimate.application import Application
 from wattherd.estimate.throughput_table import ThroughputTable
 from wattherd.model.job import JobSpec
+from wattherd.plugin_watch import PluginWatch
 from wattherd.plugins import GUIDE, announced, loaded
 from wattherd.spelling import hint_for
 from wattherd.workload.ps_jobs import PsWorkload
@@ -86,10 +87,11 @@ def _read_by_package(kind: str, path: Path) -> tuple[JobSpec, ...]:
     """
     read = loaded("workloads", kind)
     try:
-        specs = tuple(read(path))
+        with PluginWatch(f"format {kind!r}"):
+            specs = tuple(read(path))
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problem = f"cannot be read as {kind!r}: {type(error).__name__}: {error}"
         raise UserError(problem, where=str(path), hint=GUIDE) from error
     strange = next((one for one in specs if not isinstance(one, JobSpec)), None)

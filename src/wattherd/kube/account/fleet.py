@@ -378,6 +378,11 @@ class NodeFleet:
         return self._placer is not None or not self.nodes
 
     @property
+    def prompt(self) -> bool:
+        """Whether it answers in milliseconds; what scores without a kernel may take any time."""
+        return self.ready and (self._placer is None or self._placer.policy.compiled)
+
+    @property
     def order(self) -> list[NodeFacts]:
         """Nodes by row of the engine's arrays."""
         return self._order

@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
+from wattherd.plugin_watch import not_returning
+
 if TYPE_CHECKING:  # a new container answers before it has imported what it decides with
     from wattherd.kube.api.feed import ApiFeed
 
@@ -65,7 +67,8 @@ class Checkup:
             refused = self.feed.refusals.trouble(time.monotonic())
             if refused:
                 return 503, f"all that is decided is refused: {refused}\n"
-            return 200, "ok\n"
+            stuck = not_returning()
+            return (503, f"{stuck}\n") if stuck else (200, "ok\n")
         if path == "/metrics":
             return 200, self._metrics()
         return 404, "not found\n"
@@ -81,7 +84,7 @@ class Checkup:
             *self._leading(),
             "# HELP wattherd_kube_troubles What is wrong now, each as a line in the log.",
             "# TYPE wattherd_kube_troubles gauge",
-            f"wattherd_kube_troubles {len(self.feed.complaints)}",
+            f"wattherd_kube_troubles {len(self.feed.complaints) + bool(not_returning())}",
         ]
         return "\n".join(lines) + "\n" + self._more()
 
@@ -95,6 +98,8 @@ class Checkup:
         ]
 
     def _more(self) -> str:
+        if not_returning():  # what is told is asked for in turn, and would wait for ever
+            return ""
         try:
             return self.more()
         except (RuntimeError, CancelledError):  # it is being closed: nobody decides any more

@@ -206,8 +206,8 @@ class Extender:
 
     @property
     def prompt(self) -> bool:
-        """Whether an answer is a matter of milliseconds: all that it is made of is there."""
-        return self.fleet.ready
+        """Whether an answer is a matter of milliseconds: all that it takes is there, and ours."""
+        return self.fleet.prompt
 
     # Questions ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from wattherd.kube.decide.extender import Extender, Grant
 from wattherd.kube.decide.feasibility import MOST_AT_WORK, read_pods
 from wattherd.kube.facts.extender_tally import ExtenderTally
 from wattherd.kube.facts.refusal import NodeRefusal
+from wattherd.plugin_watch import not_returning
 
 DEADLINE_S = 0.2
 _AT_ONCE_S = 0.002
@@ -111,8 +112,8 @@ class ExtenderApp:
         if path == "/healthz":
             return 200, _TEXT, b"ok\n"
         if path == "/readyz":
-            ready = self._extender.synced
-            return (200, _TEXT, b"ok\n") if ready else (503, _TEXT, b"not synced\n")
+            missing = not_returning() or ("" if self._extender.synced else "not synced")
+            return (503, _TEXT, f"{missing}\n".encode()) if missing else (200, _TEXT, b"ok\n")
         if path == "/metrics":
             return 200, _TEXT, self.tally.text().encode()
         return 404, _TEXT, b"not found\n"
@@ -130,6 +131,7 @@ class ExtenderApp:
         except TimeoutError:
             self.tally.late += 1
             late = f"wattherd took longer than {self._deadline_s:g} s; the pod is tried again"
+            late = not_returning() or late
             return 200, _JSON, wire.filter_error(late)
         return 200, _JSON, wire.filtered(verdict, names)
 

@@ -16,7 +16,6 @@ from wattherd.devices.wire.http_client import origin_of
 from wattherd.devices.wire.threads import begun_pool
 from wattherd.engine.core.core import Core
 from wattherd.errors import ClusterError, UserError
-from wattherd.experiments.schedule.plugin_policies import not_returning
 from wattherd.local.accounts import Accounts
 from wattherd.local.descriptors import raise_limit
 from wattherd.local.devices import Machine
@@ -25,6 +24,7 @@ from wattherd.local.ownership import make_passage
 from wattherd.local.run_plan import StatusServer
 from wattherd.model.command import Command
 from wattherd.model.event import NodeLost
+from wattherd.plugin_watch import not_returning
 from wattherd.server.documents.changeable_settings import CONFIGURATION, Configured
 from wattherd.server.documents.documents import SiteView
 from wattherd.server.documents.event_stream import EventStream
@@ -143,15 +143,16 @@ class LiveSite:
         return () if self.limits is None else self.limits.levels()
 
     def failing(self) -> str:
-        """What a thread of the service fails at, and tries again; empty if none does."""
+        """What a thread of the service fails at, or waits for; empty if none does."""
         rounds = (self.meter, self.notices, self.signals, self.faults, self.idle, self.notifier,
                   self.rates, self.limits)  # fmt: skip
         found = (one.failure for one in rounds if isinstance(one, PeriodicThread))
-        return self.executor.failure or next(filter(None, found), "")
+        failure = self.executor.failure or next(filter(None, found), "")
+        return failure or not_returning(aside=True)
 
     def not_returning(self) -> str:
-        """Which scheduler or power policy of another package does not return; empty if none."""
-        return not_returning(self.keeper.core.config)
+        """What of other packages does not return, and holds decisions up; empty if nothing does."""
+        return not_returning()
 
     def catch_up(self) -> None:
         """Wait until the projections know of everything that was acknowledged up to now."""
