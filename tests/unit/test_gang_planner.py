@@ -69,3 +69,16 @@ def test_small_jobs_that_keep_coming_do_not_starve_a_gang(patience_s: float) -> 
     jobs = [*small, timed("gang", 8, at_s=5.0)]
     started = "gang" in played(jobs, Gang(patience_s=patience_s), until_s=100.0).running()
     assert started is (patience_s < 100)
+
+
+def test_what_others_made_room_for_is_there_for_those_who_stop_nobody() -> None:
+    never = (STOPS_NOBODY,)
+    jobs = [
+        *(timed(f"low{at}", 4) for at in range(2)),
+        timed("early", at_s=10.0, priority=5, labels=never),
+        timed("boss", 3, at_s=10.0, priority=5),
+        timed("late", at_s=10.0, priority=5, labels=never),
+    ]
+    story = Story(Gang(), t4_nodes(4, 4), jobs, until_s=10.0, round_s=0.0)
+    assert story.starts("late") == [10.0]
+    assert sorted(story.running()) == ["boss", "late", "low0"]

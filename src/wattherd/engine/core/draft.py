@@ -481,12 +481,26 @@ class GuardedDraft:
     def wait_alike(self, jobs: Sequence[JobView], reason: Reason) -> None:
         """Note why jobs get nothing; thousands wait for the same."""
         names = [job.id for job in jobs if not job.wanted]
-        if self._undo is not None or len(names) < len(jobs):
+        if len(names) < len(jobs):
             for job in jobs:
                 self.wait(job, reason)
             return
+        if self._undo is not None:
+            told = {name: self.reasons[name] for name in names if name in self.reasons}
+            new = [name for name in names if name not in self.touched]
+            self._undo.append(partial(self._take_back, names, told, new))
         self.reasons.update(dict.fromkeys(names, reason))
         self.touched.update(dict.fromkeys(names))
+
+    def _take_back(
+        self, names: Sequence[str], told: Mapping[str, Reason], new: Iterable[str]
+    ) -> None:
+        """Reasons are again those that were `told` before; those that are `new` are untouched."""
+        for name in names:
+            del self.reasons[name]
+        self.reasons.update(told)
+        for name in new:
+            del self.touched[name]
 
     def tell(self, job: JobView, text: str) -> None:
         """Add a line to a job's story, of this plan."""

@@ -65,7 +65,7 @@ class KindLines:
             if job.wanted:
                 self.remove(job.id)
             elif job.id not in self._known:
-                self._add(job, standing(job))
+                self.add(job, standing(job))
 
     def __getitem__(self, job_id: str) -> JobView:
         """A waiting job by its id.
@@ -94,7 +94,12 @@ class KindLines:
         known = [self._known[job_id] for job_id in job_ids if job_id in self._known]
         return {entry[2].id: entry for name, _, entry in known if name in names}
 
-    def _add(self, job: JobView, standing: Standing) -> None:
+    def of(self, name: str) -> Kinds:
+        """The jobs of one line by kind."""
+        return self.lines.get(name, {})
+
+    def add(self, job: JobView, standing: Standing) -> None:
+        """A job waits that did not; for those who are told of it otherwise than by views."""
         line, kind, key = standing
         entry = key, job.number, job
         self._known[job.id] = line, kind, entry

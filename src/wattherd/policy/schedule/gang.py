@@ -17,7 +17,9 @@ or, given by a shell, task by task by a placement policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +31,7 @@ from wattherd.model.reason import Reason, ReasonCode, StopReason, make_reason
 from wattherd.policy.contract import Draft, JobView, Share, View
 from wattherd.policy.eligibility import NodeMask, able_nodes, mask_keys, role_masks
 from wattherd.policy.queue.turns import QueueRules, QueueTurns
+from wattherd.policy.queue.waiting import KindLines, KindWalk, Standing
 from wattherd.policy.schedule.node_choice import Place, consolidated, shares_of, whole_tasks
 
 PATIENCE_S = 600.0
@@ -39,6 +42,9 @@ _MOST_TRIES = 64
 """Times that a single task is tried elsewhere because there were no watts where it was to go."""
 _OF_ROOM = (ReasonCode.WAITING_FOR_GPUS, ReasonCode.FRAGMENTED)
 _OF_WATTS = (ReasonCode.WAITING_FOR_POWER, ReasonCode.WAITING_FOR_BUDGET_RISE)
+_OF_ITS_OWN = (ReasonCode.QUOTA_EXCEEDED, ReasonCode.QUEUE_STOPPED, ReasonCode.UNKNOWN_QUEUE)
+"""Refusals that say nothing of what others of the same need would meet."""
+_LINE = "all"
 
 
 Need = tuple[object, ...]
@@ -150,23 +156,77 @@ class _Line:
     waiting: dict[str, JobView] = field(default_factory=dict)
     since_s: dict[str, float] = field(default_factory=dict)
     lacks: dict[str, ReasonCode] = field(default_factory=dict)
-    wide: dict[str, JobView] = field(default_factory=dict)
-    """Those of several tasks."""
+    wide: list[tuple[tuple[int, int], JobView]] = field(default_factory=list)
+    """Those of several tasks, in turn."""
+    wide_since: list[tuple[float, int]] = field(default_factory=list)
+    """Since when each of those has waited, ascending, and its number."""
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By id where each of those stands in `wide`."""
+    heard: bool = False
+    running: dict[str, int] = field(default_factory=dict)
+    """Of all who had a plan when this one began, the priority."""
+    priorities: Counter[int] = field(default_factory=Counter)
+    """How many of those have each."""
     needs: GangNeeds = field(default_factory=GangNeeds)
+    kinds: KindLines | None = None
+    """All of them by kind, where nothing but need and priority decides; None: not asked for."""
+
+    def hear(self, view: View) -> None:
+        """Note which priorities run; nobody with a plan can be given another one."""
+        changed = [*view.entered(), *view.replanned()] if self.heard else view.live()
+        self.heard = True
+        for job in view.left():
+            self._runs(job.id, None)
+        for job in changed:
+            self._runs(job.id, job.spec.priority if job.wanted else None)
+
+    def _runs(self, job_id: str, priority: int | None) -> None:
+        before = self.running.pop(job_id, None)
+        if before is not None:
+            self.priorities[before] -= 1
+            if not self.priorities[before]:
+                del self.priorities[before]
+        if priority is not None:
+            self.running[job_id] = priority
+            self.priorities[priority] += 1
 
     def drop(self, job_id: str) -> None:
-        self.waiting.pop(job_id, None)
-        self.since_s.pop(job_id, None)
         self.lacks.pop(job_id, None)
-        self.wide.pop(job_id, None)
+        self.waiting.pop(job_id, None)
+        since_s = self.since_s.pop(job_id, 0.0)
+        if self.kinds is not None:
+            self.kinds.remove(job_id)
+        place = self.places.pop(job_id, None)
+        if place is not None:
+            del self.wide[bisect_left(self.wide, (place,))]
+            del self.wide_since[bisect_left(self.wide_since, (since_s, place[1]))]
 
     def join(self, job: JobView, now_s: float) -> None:
         """One that came waits since it was submitted, one that was stopped from now on."""
+        if job.id in self.waiting:
+            return
         self.waiting[job.id] = job
         since_s = now_s if job.service_s(now_s) else job.spec.submit_s
-        self.since_s.setdefault(job.id, since_s)
+        self.since_s[job.id] = since_s
         if _tasks(job.spec) > 1:
-            self.wide[job.id] = job
+            place = self.places[job.id] = turn(job)  # not asked again: an edit may change it
+            insort(self.wide, (place, job))
+            insort(self.wide_since, (since_s, job.number))
+
+    def stand(self, jobs: Iterable[JobView], view: View) -> None:
+        """Have jobs that wait stand among those of their kind."""
+        if self.kinds is None:
+            return
+        for job in jobs:
+            if job.id not in self.kinds:
+                self.kinds.add(job, self._standing(job, view))
+
+    def _standing(self, job: JobView, view: View) -> Standing:
+        """Joules left to it are a job's own, and so is what follows from them."""
+        spec = job.spec
+        own = job.id if spec.energy_budget_j is not None else ""
+        kind = (*self.needs.of(spec, view), spec.priority, STOPS_NOBODY in spec.labels, own)
+        return Standing(_LINE, kind, (-spec.priority,))
 
 
 @dataclass(slots=True)
@@ -185,10 +245,14 @@ class _Round:
     """Needs for which no room was found since something was given back, and why."""
     immovable: set[Need] = field(default_factory=set)
     """Needs for which nobody could be stopped to any avail, since somebody was stopped."""
-    least_important: int | None = None
-    """The lowest priority of all who run; not known before somebody asks."""
     fresh: list[JobView] = field(default_factory=list)
     """Those who came."""
+    changes: int = 0
+    """How often something has happened after which others of a kind may fare differently."""
+    stopped: list[JobView] = field(default_factory=list)
+    """Those who made room; their turn is in the next plan."""
+    own: bool = False
+    """Whether a trial for the job at hand was refused for reasons of its own."""
 
     def run(self) -> None:
         everybody = self._hear()
@@ -196,19 +260,62 @@ class _Round:
         if (None if self.kept is None else self.kept[0]) is not self.planner.kept:
             everybody = True  # nodes are for everybody again, or no more
         self.planner.kept = None if self.kept is None else self.kept[0]
-        for job in self._in_turn(self.line.waiting.values() if everybody else self._hopeful()):
+        if self.planner.seats is None and self.planner.queues is None:
+            self._walk()
+        else:
+            self.line.kinds = None
+            self._each(self.line.waiting.values() if everybody else self._hopeful())
+        if self.turns is not None:
+            self.turns.end()
+        self._ask_for_wake()
+
+    def _each(self, trying: Iterable[JobView]) -> None:
+        """Look at one after the other."""
+        for job in self._in_turn(trying):
             refused = self._try(job)
             if refused is None:
                 self.line.drop(job.id)
                 continue
             self.line.lacks[job.id] = refused.code
             self.draft.wait(job, refused)
-        if self.turns is not None:
-            self.turns.end()
-        self._ask_for_wake()
+
+    def _walk(self) -> None:
+        """The same for everybody, where those of a kind fare alike: one of each is looked at."""
+        line = self.line
+        if line.kinds is None:
+            line.kinds = KindLines()
+            self.fresh = list(line.waiting.values())
+        line.stand(self.fresh, self.view)
+        first = () if self.kept is None else (self.kept[0].id,)
+        apart = line.kinds.entries(first, (_LINE,))
+        walk = KindWalk(line.kinds.of(_LINE), apart, self._changes, self._wait)
+        for job in walk:
+            before, self.own = self.changes, False
+            refused = self._try(job)
+            if job.id in apart:
+                self.changes += 1  # whoever comes after it may be held up by it
+            if refused is None:
+                line.drop(job.id)
+                continue
+            self._wait([job], refused)
+            # Where nodes are left to those behind the kept gang, each asks for itself.
+            alone = self.own or (self._held_up(job) and self._some_closed())
+            if self.changes == before and not alone:
+                walk.pass_over(refused)
+        line.stand([job for job in self.stopped if job.id in line.waiting], self.view)
+
+    def _changes(self) -> int:
+        return self.changes
+
+    def _wait(self, jobs: Sequence[JobView], refused: Reason) -> None:
+        # What kept those of one task nobody asks.
+        wide = [job.id for job in jobs if job.id in self.line.places]
+        self.line.lacks.update(dict.fromkeys(wide, refused.code))
+        self.draft.wait_alike(jobs, refused)
 
     def _hear(self) -> bool:
         """Who came, who went; whether there may be room that was not there before."""
+        self.line.hear(self.view)
         room = self.planner.seats is None or self.view.woke
         for job in self.view.left():
             self.line.drop(job.id)
@@ -243,14 +350,10 @@ class _Round:
     def _out_of_patience(self) -> tuple[JobView, NodeMask | None] | None:
         """The first gang that has waited for room too long and would fit if nobody were there."""
         now_s, patience_s = self.view.now_s, self.planner.patience_s
-        late = [
-            job
-            for job_id, job in self.line.wide.items()
-            if now_s - self.line.since_s[job_id] >= patience_s
-            and self.line.lacks.get(job_id) in _OF_ROOM
-        ]
-        for job in sorted(late, key=turn):
-            if self._fits_when_empty(job.spec):
+        since_s, lacks = self.line.since_s, self.line.lacks
+        for _, job in self.line.wide:
+            late = now_s - since_s[job.id] >= patience_s and lacks.get(job.id) in _OF_ROOM
+            if late and self._fits_when_empty(job.spec):
                 return job, self._union(job.spec)
         return None
 
@@ -329,6 +432,10 @@ class _Round:
             closed = self._without(closed, found)
         return first
 
+    def _some_closed(self) -> bool:
+        """Whether those behind the kept gang keep off some nodes and not off all."""
+        return self.kept is not None and self.kept[1] is not None
+
     def _closed(self) -> NodeMask | None:
         """Nodes that those behind the kept gang keep off; None: there are no others."""
         return None if self.kept is None or self.kept[1] is None else self.kept[1].copy()
@@ -356,9 +463,13 @@ class _Round:
         case = (*self.seats.need(job), job.spec.priority, job.spec.queue, job.spec.user)
         if case in self.immovable:
             return False
+        may_stop = self._may_stop(job)
+        if not may_stop:
+            self.immovable.add(case)
+            return False
         begin = self.draft.mark()
         taken: list[tuple[JobView, list[Share]]] = []
-        for victim in self._may_stop(job):
+        for victim in may_stop:
             taken.append((victim, shares_held(victim)))
             self._stop(job, victim)
             if self._fits(job):
@@ -380,6 +491,8 @@ class _Round:
         stopped = [victim for victim, _ in taken if not victim.wanted]
         for victim in stopped:
             self.line.join(victim, self.view.now_s)
+        self.stopped += stopped
+        self.changes += 1
         self.hopeless.clear()
         self.immovable.clear()
         return bool(job.wanted)
@@ -388,10 +501,8 @@ class _Round:
         """In order."""
         if self.turns is not None:
             return self.turns.may_stop(job, [one for one in self.view.live() if one.wanted])
-        if self.least_important is None:
-            there = (one.spec.priority for one in self.view.live() if one.wanted)
-            self.least_important = min(there, default=job.spec.priority)
-        if self.least_important >= job.spec.priority:
+        # Whoever was started in this plan came before, and matters as much at least.
+        if min(self.line.priorities, default=job.spec.priority) >= job.spec.priority:
             return []
         lower = [
             one for one in self.view.live() if one.wanted and one.spec.priority < job.spec.priority
@@ -417,18 +528,19 @@ class _Round:
         if self.turns is not None and self.turns.refused(job) is not None:
             return False
         mark = self.draft.mark()
-        fits = self._begin(job, held_up=False, trial=True) is None
+        refused = self._begin(job, held_up=False, trial=True)
         self.draft.undo(mark)
         self.seats.follow(job)
-        return fits
+        self.own |= refused is not None and refused.code in _OF_ITS_OWN
+        return refused is None
 
     def _ask_for_wake(self) -> None:
         """Patience ends without any event."""
         now_s, patience_s = self.view.now_s, self.planner.patience_s
-        ends = [self.line.since_s[job_id] + patience_s for job_id in self.line.wide]
-        later = [at_s for at_s in ends if now_s < at_s < np.inf]
-        if later:
-            self.draft.wake_at(min(later))
+        ends = self.line.wide_since
+        first = bisect_right(ends, now_s, key=lambda end: end[0] + patience_s)
+        if first < len(ends) and ends[first][0] + patience_s < np.inf:
+            self.draft.wake_at(ends[first][0] + patience_s)
 
 
 def turn(job: JobView) -> tuple[int, int]:
