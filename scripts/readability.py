@@ -1,6 +1,6 @@
 """Measure how easy the pages are to read: sentence length, passives, subjects that are pronouns.
 
-    python scripts/readability.py [PAGE ...] [--json] [--show] [--before COMMIT]
+    python scripts/readability.py [PAGE ...] [--json] [--show] [--before COMMIT] [--page]
 
 Counted is prose only: no code blocks, tables, headings, comments; a list item is a paragraph. The
 rules are rules of thumb and stay as they are, so that numbers of different days can be compared:
@@ -16,6 +16,8 @@ that file was written. `--hold` writes it anew, never to allow more; test_readab
 every page to both.
 
 `--before` measures the pages of an earlier commit beside those of today.
+
+`--page` writes docs/reference/readability.md: all pages, before the first was rewritten and today.
 
 `--show` prints the sentences that count as long, passive or begun by a pronoun.
 """
@@ -36,6 +38,9 @@ LONG = 25
 """Words; a sentence of more is a long one."""
 BAR = {"long": 0.20, "passive": 0.35, "pronoun": 0.12}
 """The most of a page's sentences."""
+BEFORE = "3ef10828"
+"""The commit before the first page was rewritten in plain English."""
+MADE = REPOSITORY / "docs" / "reference" / "readability.md"
 HELD = REPOSITORY / "scripts" / "readability.json"
 _BLOCKS = re.compile(r"^( *)(```|~~~).*?^\1\2[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _LEFT_OUT = re.compile(r"^(#|\||    |>?\s*!\[|\s*$|[-=*]{3,}$|:::|<)")
@@ -261,7 +266,11 @@ def main() -> None:
     told.add_argument("--show", action="store_true", help="sentences that count")
     told.add_argument("--hold", action="store_true", help="write readability.json")
     told.add_argument("--before", metavar="COMMIT", help="measure its pages beside today's")
+    told.add_argument("--page", action="store_true", help=f"write {name_of(MADE)}")
     given = told.parse_args()
+    if given.page:
+        MADE.write_text(made_page(), encoding="utf-8")
+        return
     if given.before:
         compare(given.before, given.pages or pages())
         return
@@ -307,6 +316,67 @@ def compare(commit: str, today: Sequence[Path]) -> None:
         gathered[1].extend(now)
         print(_beside(then, now), name_of(page))
     print(_beside(*gathered), "all")
+
+
+def made_page() -> str:
+    """Every page with its figures of then and of now, the most read first, and the sums.
+
+    Pages of then that have another name now, or are no more, count in the sum of then.
+    """
+    then = {
+        name: sentences_of(text)
+        for name in _names_at(BEFORE)
+        if (text := _git_show(BEFORE, name)) and not is_made(text)
+    }
+    now = {name_of(one): sentences_of(one.read_text(encoding="utf-8")) for one in pages()}
+    sums = [[one for told in part.values() for one in told] for part in (then, now)]
+    rows = [_page_row("**all pages**", *sums)]
+    rows += [_page_row(f"`{name}`", then.get(name, []), now[name]) for name in now]
+    return _PAGE.format(before=BEFORE, pages=len(now), then=len(then), rows="\n".join(rows))
+
+
+_PAGE = """\
+# Readability, measured
+
+This page is what `python scripts/readability.py --page` writes. It measures all pages by fixed
+rules of thumb, which stand in that script: before the first page was rewritten in plain English
+(commit {before}, 24 November 2026, {then} pages), and today ({pages} pages). Each cell has both.
+Only prose counts, no tables and no code.
+
+* **sentences**: how many, and the median of their words;
+* **long**: the share of sentences with more than 25 words;
+* **passive**: the share with a passive;
+* **pronoun**: the share that begin with a pronoun as their subject.
+
+A page may have at most 20 % long sentences, 35 % passives and 12 % pronouns, or what
+`scripts/readability.json` allows it. A test holds every page to that, and the first row of this
+table to what the script finds today.
+
+| page | sentences | median | long | passive | pronoun |
+|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def _page_row(name: str, then: Sequence[str], now: Sequence[str]) -> str:
+    after = measured(now)
+    before = measured(then) if then else None
+
+    def both(figure: str, form: str) -> str:
+        old = "-" if before is None else format(getattr(before, figure), form)
+        return f"{old} → {format(getattr(after, figure), form)}"
+
+    figures = ("sentences", "d"), ("median_words", ".0f"), *((one, ".0%") for one in BAR)
+    return f"| {name} | {' | '.join(both(*one) for one in figures)} |"
+
+
+def _names_at(commit: str) -> list[str]:
+    """Pages of a commit, as `pages` finds those of today."""
+    command = ["git", "-C", str(REPOSITORY), "ls-tree", "-r", "--name-only", commit, "--",
+               "README.md", "docs"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = done.stdout.split()
+    return [one for one in found if one.endswith(".md") and not one.endswith(".zh.md")]
 
 
 def _git_show(commit: str, name: str) -> str:

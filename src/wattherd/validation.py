@@ -40,6 +40,10 @@ _TEXTS = {
     "string_too_long": "has {found} characters, {max_length} are the most",
     "string_too_short": "has {found} characters, {min_length} are the least",
 }
+_LENGTHS = {
+    "too_long": "has {actual_length} entries, {max_length} are the most",
+    "too_short": "has {actual_length} entries, {min_length} are the least",
+}
 _PRESENCE = {_UNKNOWN: "unknown field", "missing": "is missing"}
 _MOST_SHOWN = 40
 _QUOTES = "write it in quotes"
@@ -132,6 +136,8 @@ def _fault(error: Any, errors: Sequence[Any] = ()) -> Fault:
         return Fault(f"is {_named(found)}, where a text is expected", _QUOTES if plain else "")
     if kind in _TEXTS:
         return Fault(_TEXTS[kind].format(found=len(found), **error["ctx"]), "")
+    if kind in _LENGTHS:
+        return Fault(_LENGTHS[kind].format(**error["ctx"]), "")
     if kind in _PRESENCE:
         return Fault(_PRESENCE[kind], "")
     message = str(error["msg"]).removeprefix("Value error, ")

@@ -64,6 +64,24 @@ def test_an_exception_ends_once_its_page_is_better() -> None:
     assert loose == []
 
 
+def test_the_page_with_figures_names_all_pages_and_its_sum_is_that_of_today() -> None:
+    """To a percent: python scripts/readability.py --page."""
+    text = MEASURE.MADE.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert {row[0].strip("`") for row in rows[2:]} == set(ROWS)
+    today = MEASURE.measured(
+        [
+            sentence
+            for page in MEASURE.pages()
+            for sentence in MEASURE.sentences_of(page.read_text(encoding="utf-8"))
+        ]
+    )
+    assert rows[1][0] == "**all pages**"
+    for figure, cell in zip(MEASURE.BAR, rows[1][3:], strict=True):
+        told = int(cell.partition("→ ")[2].rstrip("%"))
+        assert abs(100 * getattr(today, figure) - told) <= 1.0, figure
+
+
 def test_holding_allows_no_page_more_than_before() -> None:
     worse = MEASURE.Readability(
         sentences=10, median_words=9, p90_words=9, long=0.5, passive=0.61, pronoun=0.0

@@ -91,7 +91,10 @@ def _rows(path: Path) -> Iterator[tuple[str, str, float, float]]:
         opened = gzip.open if packed else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
             yield from _parsed(csv.reader(stream), path)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        told = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot be read: {told}", where=str(path)) from None
+    except (EOFError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"cannot be read: {error}", where=str(path)) from None
 
 
