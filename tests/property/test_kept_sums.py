@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,6 +115,13 @@ def room_beside_anew(self: Any, job_id: str) -> FreeRoom:
     return self.room if hold is None else self.room.without(hold.needs(len(self.room)))  # type: ignore[no-any-return]
 
 
+def whole_anew(view: View) -> FreeRoom:
+    rows = [(node.cpu_milli, node.memory_mib, node.gpu_count) for node in view.nodes()]
+    free = np.array(rows, dtype=np.int64)
+    free[~view.usable()] = 0
+    return FreeRoom(free, view.nodes(), view)
+
+
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), policy=st.sampled_from(["drf", "capacity"]))
 def test_decisions_are_those_of_planners_that_keep_nothing(
@@ -143,6 +151,8 @@ def test_decisions_are_those_of_planners_that_keep_nothing(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(capacity._Cycle, "_room_for", room_anew)
         patched.setattr(drf._Cycle, "_room_for", room_beside_anew)
+        patched.setattr(drf._Cycle, "_finds_none", lambda *_: False)
+        patched.setattr(FreeRoom, "whole", whole_anew)
         patched.setattr(PlannedAmounts, "hear", hears_all)
         anew = simulate(setting, policy)
     assert kept.recording.commands == anew.recording.commands

@@ -181,8 +181,12 @@ class FreeRoom:
     def whole(cls, view: View) -> FreeRoom:
         """All usable nodes, as if nothing ran."""
         nodes = view.nodes()
-        rows = [(node.cpu_milli, node.memory_mib, node.gpu_count) for node in nodes]
-        free = np.array(rows, dtype=np.int64)
+        # Asked at nearly every plan, of nodes that stay the same.
+        known: tuple[Sequence[NodeSpec], Ints] | None = view.memory.get("rows of nodes")
+        if known is None or known[0] is not nodes:
+            rows = [(node.cpu_milli, node.memory_mib, node.gpu_count) for node in nodes]
+            known = view.memory["rows of nodes"] = nodes, np.array(rows, dtype=np.int64)
+        free = known[1].copy()
         free[~view.usable()] = 0
         return cls(free, nodes, view)
 
@@ -276,10 +280,11 @@ class FreeRoom:
     def tasks(self, spec: JobSpec, number: int = 0) -> Ints:
         """How many tasks of a role fit on each node (N,), on those that it may use."""
         role, models = spec.roles[number], spec.gpu_models
-        need = _need(role)
         fits = np.full(len(self.free), MANY, dtype=np.int64)
-        for column in np.flatnonzero(need):
-            fits = np.minimum(fits, self.free[:, column] // need[column])
+        for column, need in enumerate((role.cpu_milli, role.memory_mib, role.gpu_count)):
+            if need:
+                free = self.free[:, column]
+                fits = np.minimum(fits, free if need == 1 else free // need)
         if models and role.gpu_count:
             allowed = [node.gpu_model in models for node in self._nodes]
             fits = np.where(allowed, fits, 0)

@@ -84,6 +84,8 @@ class _Cycle:
         """How often there was other room since."""
         self.hopeless: dict[_Like, Reason] = {}
         """Why an owner's jobs of these needs find no room, while nothing is started or held."""
+        self.roomless: set[tuple[object, ...]] = set()
+        """Such needs, whoever has them: what he is told is his own."""
         self.refused: dict[object, Reason] = {}
         """Why the guard refuses such jobs what they find, meanwhile."""
         self.calm = True
@@ -170,17 +172,22 @@ class _Cycle:
         if known is not None:
             self.draft.wait(job, known)
             return False
-        room = self._room_for(job.id)
-        for shape in self.shapes[job]:
+        room, needs, shapes = self._room_for(job.id), like[1:], self.shapes[job]
+        for shape in () if not holds and self._finds_none(needs) else shapes:
             shares = room.place(shape)
             if shares is not None:
                 return self._start(job, shares)
-        reason = self._no_room(job, shape, room)
+        reason = self._no_room(job, shapes[-1], room)
         self.draft.wait(job, reason)
         if not holds:
             self.hopeless[like] = reason
-        self._hold_for(job, shape)
+            self.roomless.add(needs)
+        self._hold_for(job, shapes[-1])
         return False
+
+    def _finds_none(self, needs: tuple[object, ...]) -> bool:
+        """Whether it is known that there is no room for such needs, whoever has them."""
+        return needs in self.roomless
 
     def _like(self, job: JobView) -> _Like:
         return self.owner(job), *self.shapes.alike(job, self.view)
@@ -214,6 +221,7 @@ class _Cycle:
     def _begin_anew(self) -> None:
         """There is other room now than before."""
         self.hopeless, self.refused, self.calm = {}, {}, False
+        self.roomless = set()
         self.changes += 1
         self.beside = {}
 
