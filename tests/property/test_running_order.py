@@ -25,7 +25,7 @@ from wattherd.policy.schedule.priorities import (
     ShortestRemaining,
     SmallestRemainingService,
 )
-from wattherd.policy.schedule.running_jobs import End, KeptKeys, RunningColumns
+from wattherd.policy.schedule.running_jobs import End, KeptKeys, LastFirst, RunningColumns
 
 MOVING: dict[str, Order] = {
     "srtf": ShortestRemaining(),
@@ -88,7 +88,7 @@ def test_columns_say_what_every_job_says(
     keys = [one.key for one in ranked]
     assert keys == [order.key(one, now_s) for one in ranked]
     key: Key = keys[asking % len(keys)] if keys else order.key(_job(), now_s)
-    behind = columns.behind(order.keys(columns, now_s), key)
+    behind = list(columns.from_last(order.keys(columns, now_s), key))[::-1]
     assert behind == [one for one in ranked if one.key >= key]
     assert [one.key for one in behind] == [one for one in keys if one >= key]
 
@@ -123,18 +123,21 @@ def test_kept_keys_stand_as_sorted_anew(steps: list[tuple[int, int]], asking: in
         kept.put(standing)
     ranked = sorted(live.values(), key=lambda one: one.key)
     assert kept.in_order() == ranked
-    assert kept.behind((float(asking), 5)) == [one for one in ranked if one.key >= (asking, 5)]
+    last = LastFirst(kept.from_last())
+    for first in (asking, asking + 1, asking):
+        behind = [one for one in ranked if one.key >= (first, 5)]
+        assert list(last.until((float(first), 5))) == behind[::-1]
 
 
 class Anew:
     """What a lineup keeps, worked out from all who run, one by one."""
 
     @staticmethod
-    def behind(lineup: JobOrder, key: Key, now_s: float) -> list[JobStanding]:
+    def behind(lineup: JobOrder, key: Key, now_s: float) -> LastFirst:
         for one in lineup.running.values():
             one.key = lineup._key(one, now_s)
         ranked = sorted(lineup.running.values(), key=lambda one: one.key)
-        return [one for one in ranked if one.key >= key]
+        return LastFirst(reversed([one for one in ranked if one.key >= key]))
 
     @staticmethod
     def ends(lineup: JobOrder, beginning: list[JobStanding], now_s: float) -> list[End]:

@@ -20,7 +20,7 @@ from wattherd.model.job import JobSpec
 from wattherd.policy.contract import JobView, View
 from wattherd.policy.eligibility import eligibility_key
 from wattherd.policy.schedule.priorities import JobStanding, Key, LearnedOrder, Order
-from wattherd.policy.schedule.running_jobs import End, KeptKeys, RunningColumns
+from wattherd.policy.schedule.running_jobs import End, KeptKeys, LastFirst, RunningColumns
 
 Line = list[tuple[Key, JobStanding]]
 _FALL, _PROMOTE, _STARVE = 0, 1, 2
@@ -343,13 +343,14 @@ class JobOrder:
             self.order.rank(self.running.values(), now_s)
         return sorted(self.running.values(), key=attrgetter("key"))
 
-    def behind(self, key: Key, now_s: float) -> list[JobStanding]:
-        """The running jobs that do not come before `key`, first ones first."""
+    def behind(self, key: Key, now_s: float) -> LastFirst:
+        """The running jobs that do not come before `key`, or before one that asks later."""
         if not self.order.moving:
-            return self._by_key.behind(key)
+            return LastFirst(self._by_key.from_last())
         if not self._in_columns:
-            return [one for one in self.in_order(now_s) if one.key >= key]
-        return self._columns.behind(self.order.keys(self._columns, now_s), key)
+            return LastFirst(reversed(self.in_order(now_s)))
+        keys = self.order.keys(self._columns, now_s)
+        return LastFirst(self._columns.from_last(keys, key))
 
     def ends(self, beginning: Iterable[JobStanding], now_s: float) -> Iterator[End]:
         """When running jobs, and those that are `beginning` now, are through, by time."""

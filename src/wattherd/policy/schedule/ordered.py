@@ -14,7 +14,6 @@ admitted is exactly that; a running job is moved only if the others do not fit a
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
@@ -39,7 +38,7 @@ from wattherd.policy.schedule.node_choice import (
 )
 from wattherd.policy.schedule.priorities import JobStanding
 from wattherd.policy.schedule.repack import RepackTrial, admit_anew
-from wattherd.policy.schedule.running_jobs import End
+from wattherd.policy.schedule.running_jobs import End, LastFirst
 
 # --- EASY backfill: the first job that waits gets a reservation, others may pass if they respect
 # it.
@@ -192,8 +191,8 @@ class _Cycle:
     """Nodes that a job of some GPU models only could ever use."""
     models: dict[str, NodeMask] = field(default_factory=dict)
     """Nodes of each GPU model, once they are asked for."""
-    running: list[JobStanding] | None = None
-    """Jobs that ran before and come after the first who asked for them, in order."""
+    running: LastFirst | None = None
+    """Jobs that ran before and come after the first who asked for them."""
 
     def __post_init__(self) -> None:
         """Waiting jobs in order."""
@@ -311,11 +310,8 @@ class _Cycle:
             return False
         if self.running is None:  # whoever asks later comes later
             self.running = self.lineup.behind(standing.key, self.view.now_s)
-        later = self.running[bisect_left(self.running, standing.key, key=_key) :]
-        later.reverse()
-        if self.victims:
-            later = [one for one in later if one.job.id not in self.victims]
-        victims = self._enough(standing, later)
+        later = self.running.until(standing.key)
+        victims = self._enough(standing, (one for one in later if one.job.id not in self.victims))
         if not victims:
             return False
         before = self.draft.mark()
@@ -334,12 +330,14 @@ class _Cycle:
             self.heads.add(victim)
         return True
 
-    def _enough(self, standing: JobStanding, later: list[JobStanding]) -> list[JobStanding]:
-        """The last of those who come `later` that make room together; empty if all do not."""
+    def _enough(self, standing: JobStanding, later: Iterable[JobStanding]) -> list[JobStanding]:
+        """The last of those who come `later`, told from there, that make room together, if any."""
         role, mask = standing.job.spec.roles[0], self._able(standing.job.spec)
         room, each = self.draft.room(standing.job), max(role.gpu_count, 1)
         odd = self.draft.free_gpus() % each
-        for count, victim in enumerate(later, start=1):
+        looked: list[JobStanding] = []
+        for victim in later:
+            looked.append(victim)
             for allocation in victim.job.wanted:
                 if mask is None or mask[allocation.node]:
                     _gain(room, odd, allocation, each)
@@ -347,7 +345,7 @@ class _Cycle:
             shares = self.planner.place(room, whole, role.count)
             if shares is not None:
                 nodes = {share.node for share in shares}
-                return [one for one in later[:count] if _touches(one, nodes)]
+                return [one for one in looked if _touches(one, nodes)]
         return []
 
 

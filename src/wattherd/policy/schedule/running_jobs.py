@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wattherd.policy.schedule.priorities import JobStanding, Key
 
 Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
 End = tuple[float, int, "JobStanding"]
 """When a job is through, its number, and who it is."""
 
@@ -51,9 +52,33 @@ class KeptKeys:
         """First ones first."""
         return [standing for _, standing in self._line]
 
-    def behind(self, key: Key) -> list[JobStanding]:
-        """Those who do not come before `key`, first ones first."""
-        return [standing for _, standing in self._line[bisect_left(self._line, (key,)) :]]
+    def from_last(self) -> Iterator[JobStanding]:
+        """Last ones first, as far as somebody asks; nobody is put or dropped meanwhile."""
+        return (standing for _, standing in reversed(self._line))
+
+
+class LastFirst:
+    """Jobs that run, from the last one on, looked for as far as somebody asks for them."""
+
+    def __init__(self, coming: Iterator[JobStanding]) -> None:
+        """`coming` is in order, the last one first."""
+        self._coming = coming
+        self._found: list[JobStanding] = []
+
+    def until(self, key: Key) -> Iterator[JobStanding]:
+        """Those who do not come before `key`."""
+        at = 0
+        while True:
+            if at == len(self._found):
+                more = next(self._coming, None)
+                if more is None:
+                    return
+                self._found.append(more)
+            one = self._found[at]
+            if one.key < key:
+                return
+            yield one
+            at += 1
 
 
 class RunningColumns:
@@ -135,23 +160,28 @@ class RunningColumns:
         left_s, done_s = self._column(0), now_s - self._column(1)
         return np.where(done_s > 0, left_s - done_s, left_s)
 
-    def behind(self, keys: Sequence[Floats], key: Key) -> list[JobStanding]:
-        """Those who do not come before `key`, first ones first; they get the keys they have now.
+    def from_last(self, keys: Sequence[Floats], key: Key) -> Iterator[JobStanding]:
+        """Those who do not come before `key`, last ones first, as far as somebody asks.
 
-        `keys` are columns (R,).
+        They get the keys that they have now; `keys` are columns (R,). Nobody is put or dropped
+        meanwhile. Mostly a few are asked for, of the thousands that there are.
         """
         later = np.zeros(len(self._standings), dtype=np.bool_)
         equal = np.ones(len(self._standings), dtype=np.bool_)
         for column, value in zip(keys, key, strict=True):
             later |= equal & (column > value)
             equal &= column == value
-        rows = np.flatnonzero(later | equal)
-        rows = rows[np.lexsort([column[rows] for column in reversed(keys)])]
-        found = [self._standings[row] for row in rows.tolist()]
-        columns = (column[rows].tolist() for column in keys)
-        for standing, *own in zip(found, *columns, strict=True):
-            standing.key = tuple(own)
-        return found
+        rest, count = later | equal, _FIRST_ROWS
+        while len(rows := np.flatnonzero(rest)):
+            last = _last(rows, keys, count)
+            rest[last] = False
+            last = last[np.lexsort([column[last] for column in reversed(keys)])[::-1]]
+            columns = (column[last].tolist() for column in keys)
+            for row, *own in zip(last.tolist(), *columns, strict=True):
+                standing = self._standings[row]
+                standing.key = tuple(own)
+                yield standing
+            count *= 2
 
     def ends(self, now_s: float) -> Iterator[End]:
         """When each is through, the first ones first, as far as somebody asks."""
@@ -169,3 +199,18 @@ class RunningColumns:
                 standing = self._standings[row]
                 yield float(ends_s[row]), standing.job.number, standing
             rows = rows[ends_s[rows] > limit_s] if first is not rows else rows[:0]
+
+
+def _last(rows: Rows, keys: Sequence[Floats], count: int) -> Rows:
+    """So many of `rows`, those that come last by `keys`, in any order; ties beyond those stay in.
+
+    What is no number comes last.
+    """
+    if len(rows) <= count or not keys:
+        return rows
+    column = keys[0][rows]
+    limit = np.partition(column, len(rows) - count)[len(rows) - count]
+    if np.isnan(limit):
+        return rows
+    above, tied = rows[~(column <= limit)], rows[column == limit]
+    return np.concatenate((above, _last(tied, keys[1:], count - len(above))))
