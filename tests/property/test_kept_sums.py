@@ -18,6 +18,7 @@ from wattherd.model.allocation import Allocation
 from wattherd.model.event import NodeLost, NodeReturned
 from wattherd.model.job import make_request
 from wattherd.policy.contract import View
+from wattherd.policy.queue.capacity import Usage
 from wattherd.policy.queue.gang import FreeRoom, GangHolds
 from wattherd.policy.queue.order import PlannedAmounts, vector_of
 from wattherd.policy.schedule import capacity, drf
@@ -153,6 +154,7 @@ def test_decisions_are_those_of_planners_that_keep_nothing(
         patched.setattr(drf._Cycle, "_room_for", room_beside_anew)
         patched.setattr(drf._Cycle, "_finds_none", lambda *_: False)
         patched.setattr(FreeRoom, "whole", whole_anew)
+        patched.setattr(capacity, "Usage", lambda limits: Usage(limits=None))
         patched.setattr(PlannedAmounts, "hear", hears_all)
         anew = simulate(setting, policy)
     assert kept.recording.commands == anew.recording.commands

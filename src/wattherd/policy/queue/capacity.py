@@ -34,6 +34,9 @@ class Usage:
     users: Counter[tuple[str, str]] = field(default_factory=Counter)
     vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
     """All resources of every (leaf, user), in the order of `order.vector_of`."""
+    limits: dict[tuple[str, int, int, int, int], tuple[float, float]] | None = None
+    """What users of a leaf may hold, alike for all, as far as it was asked of one tree; None: kept
+    nowhere."""
 
     def add(self, place: QueuePlace, user: str, gpus: int, vector: Vector) -> None:
         """Book `gpus` more (or, negative, fewer) in a leaf, and all resources in `vector`."""
@@ -61,8 +64,14 @@ class Usage:
         """
         name = place.queue.name
         used, own = self.queues[name], self.users[name, user]
-        most = place.user_most(total)
-        limit = user_limit(place, total, used=used, asked=gpus, active=active)
+        asked = name, total, used, gpus, active
+        known = None if self.limits is None else self.limits.get(asked)
+        if known is None:
+            limit = user_limit(place, total, used=used, asked=gpus, active=active)
+            known = place.user_most(total), limit
+            if self.limits is not None:
+                self.limits[asked] = known
+        most, limit = known
         if own + gpus > most + ROUNDING:
             factor = place.queue.user_limit_factor
             why = f"user limit factor {factor:g} allows {user!r} {counted(most, 'GPU')}"

@@ -123,7 +123,7 @@ class _Cycle:
         self.total = view.gpu_total()
         self.room = FreeRoom.of(draft, view)
         self.capacity = capacity_of(view)
-        self.usage = Usage()
+        self.usage = Usage(limits={})
         self.jobs = LiveJobs(view)
         self.memory.shapes.forget(view.left())
         self.waiting: dict[str, LeafJobs] = {}
@@ -300,15 +300,15 @@ class _Cycle:
         for job in line if isinstance(line, KindWalk) else line.turns(held, self.capacity):
             if name in self.led:
                 self._wait_behind(job, self.led[name])
-            elif self._serve_job(job, place, active):
+            elif self._serve_job(job, place, active, alike := self._alike(job)):
                 return True
             elif isinstance(line, KindWalk):
-                self._pass_over(line, job, name)
+                self._pass_over(line, job, name, alike)
         return False
 
-    def _serve_job(self, job: JobView, place: QueuePlace, active: int) -> bool:
+    def _serve_job(self, job: JobView, place: QueuePlace, active: int, alike: Alike) -> bool:
         """Offer a job what is free; whether it was started."""
-        user, alike = (place.queue.name, job.spec.user), self._alike(job)
+        user = place.queue.name, job.spec.user
         refusal = self.blocked.get(user)
         if refusal is None:
             known = None if job.id in self.memory.holds else self._known(job, alike)
@@ -324,13 +324,18 @@ class _Cycle:
         self.draft.wait(job, refusal)
         return False
 
-    def _pass_over(self, line: KindWalk, job: JobView, name: str) -> None:
-        """Those like it that come later fare as this one did, unless it changed anything."""
+    def _pass_over(self, line: KindWalk, job: JobView, name: str, alike: Alike) -> None:
+        """Those like it that come later fare as this one did, unless it changed anything.
+
+        `alike` is what it was before it was looked at.
+        """
         refusal = self.blocked.get((name, job.spec.user))
         if refusal is not None:
             line.pass_over_all(job.spec.user, refusal)
         elif job.id not in self.memory.holds:
-            known = self._known(job, self._alike(job))
+            if alike[2] != self.kept.changes:
+                alike = self._alike(job)
+            known = self._known(job, alike)
             if known is not None:
                 line.pass_over(known)
 
