@@ -16,8 +16,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from wattherd.experiments.power_bench.controllers import MAKERS
 from wattherd.experiments.power_bench.run import (
@@ -29,7 +32,7 @@ from wattherd.experiments.power_bench.run import (
     run_log,
 )
 from wattherd.experiments.power_bench.scores import back_s, scores
-from wattherd.experiments.power_bench.worlds import WORLDS, build
+from wattherd.experiments.power_bench.worlds import WORLDS, BenchRoom, build, build_world, swing
 from wattherd.report.power_bench_page import write_bench
 from wattherd.sim.power_plant_faults import KINDS, no_fault
 
@@ -37,6 +40,10 @@ HERE = Path(__file__).resolve().parent
 BEFORE = HERE / "power_before.json"
 PAGE = HERE.parent / "docs" / "concepts" / "power-control.md"
 OURS = ("wattherd",)
+PHASES = range(1, 9)
+"""Seeds: each begins a swing at another moment of its period."""
+PERIODS_S = (20.3, 33.7, 60.0, 75.3, 140.0)
+"""Of jobs that rest and work in turn, half of the time each."""
 Runs = list[dict[str, Any]]
 
 
@@ -138,6 +145,38 @@ def steady_table(*, quick: bool) -> Iterable[str]:
         yield f"| `{name}` | {best:.1f} | {found['usable_pct']:.1f} | {back} | {told} |"
 
 
+def phase_table(*, quick: bool) -> Iterable[str]:
+    """Rooms whose devices move together, begun at eight moments: how many are above, how far."""
+    yield (
+        "| room | runs above, by the clock's seconds | s above, all runs | worst, % "
+        "| worst second, whenever it began, % | used, % |"
+    )
+    yield "|---|---|---|---|---|---|"
+    rooms = {f"`{name}`": WORLDS[name] for name in WORLDS if name.startswith("swing-")}
+    slow = {f"`swing-0.1`, but every {period_s:g} s": period_s for period_s in PERIODS_S}
+    for name, period_s in slow.items():
+        rooms[name] = replace(WORLDS["swing-0.1"], load=swing(1.0 / period_s))
+    for name, room in rooms.items():
+        found = [_at_moment(name, room, seed, 180 if quick else 360) for seed in PHASES]
+        above_s = [run["over_limit_s"] for run in found]
+        used = [run["usable_pct"] for run in found]
+        yield (
+            f"| {name} | {sum(one > 0 for one in above_s)} of {len(found)} | {sum(above_s)} "
+            f"| {max(run['worst_excess_pct'] for run in found):.1f} "
+            f"| {max(run['worst_second_pct'] for run in found):.1f} "
+            f"| {min(used):.1f} to {max(used):.1f} |"
+        )
+
+
+def _at_moment(name: str, room: BenchRoom, seed: int, seconds: int) -> dict[str, Any]:
+    """Scores of the loop in that room, whose swing begins where `seed` says."""
+    scenario = build_world(name, room, np.random.default_rng([seed, 5]), seconds=seconds, seed=seed)
+    fleet = scenario.room.fleet
+    return scores(
+        scenario, run_log(scenario, no_fault(fleet.size, fleet.feeds), MAKERS["wattherd"])
+    )
+
+
 def told_pairs(runs: Runs) -> Iterable[str]:
     """What pairs of faults did, in sums, and each trip's story."""
     own = [run for run in runs if "+" in run["fault"]]
@@ -199,6 +238,7 @@ def main() -> None:
     calm = run((NONE,), quick=given.quick, out=out and out / "calm")
     tables["rooms"] = list(calm_table(calm, before["calm"]))
     tables["steady"] = list(steady_table(quick=given.quick))
+    tables["phases"] = list(phase_table(quick=given.quick))
     if given.faults:
         found = run(
             (NONE, *KINDS), quick=True, out=out and out / "faults", rooms=rooms or tuple(WORLDS)

@@ -431,7 +431,7 @@ def test_the_table_of_rooms_says_then_and_now_and_finds_its_place_in_the_page() 
         "| `deep-tree` | 38 → **0** | 4.3 → **0.0** | 0 | 97.7 | 5 | 0 | base-load |"
     )
     page = power_tables.PAGE.read_text()
-    for name in ("rooms", "steady", "faults", "pairs"):
+    for name in ("rooms", "steady", "phases", "faults", "pairs"):
         once = power_tables.put(page, name, ["a", "b"])
         assert power_tables.put(once, name, ["a", "b"]) == once
         assert "\na\nb\n" in once

@@ -123,7 +123,7 @@ def found(scenario: BenchScenario) -> dict[str, float]:
 @pytest.mark.parametrize("hertz", [0.1, 0.5, 1.0, 2.5])
 def test_a_swing_is_held_and_the_limit_used_by_means_of_a_second(hertz: float) -> None:
     told = found(swinging(hertz, 0.8, seed=2))
-    assert told["over_limit_s"] <= 1  # the first burst of all
+    assert told["over_limit_s"] == 0
     assert told["usable_pct"] >= 75.0
     assert told["trips"] == 0
 
@@ -132,8 +132,8 @@ def test_a_swing_is_held_and_the_limit_used_by_means_of_a_second(hertz: float) -
 @pytest.mark.parametrize("hertz", [0.1, 0.5, 2.5])
 def test_a_loop_that_looks_ten_times_a_second_does_the_same(hertz: float) -> None:
     told = found(swinging(hertz, 0.8, seed=1, cycle_s=0.1))
-    assert told["over_limit_s"] <= 1
-    assert told["usable_pct"] >= 80.0
+    assert told["over_limit_s"] == 0
+    assert told["usable_pct"] >= 75.0  # caps in a fixed share of the limit use 81 % at 0.1 Hz
 
 
 @pytest.mark.long

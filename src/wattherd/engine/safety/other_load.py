@@ -18,12 +18,12 @@ long as that says nothing, in proportion.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
+from wattherd.engine.safety.cap_bursts import CapBursts
 from wattherd.engine.safety.contract import NEVER_HELD, Bools, Fleet, Floats, Ints, no_streak
-from wattherd.engine.safety.medians import median, second_highest
+from wattherd.engine.safety.medians import Extremes, median
 from wattherd.engine.safety.meters import SECOND_S, MeterSpikes, TrustedReadings
 from wattherd.engine.safety.other_load_rises import Fluctuation, HiddenDraw, SwitchedLoad
 
@@ -83,58 +83,8 @@ SLOPE_MEMORY = 0.98
 BURSTS_GROW = 2.0
 """So much faster than in proportion bursts grow with the caps that let them through."""
 
-
-@dataclass(slots=True)
-# Two windows take turns, and the older one is dropped when the newer one is full: that needs no
-# list of looks. The price is a memory that lasts for one to two windows and not for exactly one.
-class _Extremes:
-    """Lowest, highest and second highest values of the last one to two windows, by entry."""
-
-    window_s: float
-    low: Floats
-    high: Floats
-    _turned_s: float = -np.inf
-
-    def __init__(self, size: int, window_s: float) -> None:
-        self.window_s = window_s
-        self.low = np.full((2, size), np.inf)
-        # The two highest of either window: the second highest of both must be among these four.
-        self.high = np.full((4, size), -np.inf)
-        self._turned_s = -np.inf
-
-    def note(self, value: Floats, now_s: float) -> None:
-        """Take a value; NaN is none."""
-        if now_s - self._turned_s >= self.window_s:
-            self._turned_s = now_s
-            self.low[1] = self.low[0]
-            self.low[0] = np.inf
-            self.high[2:] = self.high[:2]
-            self.high[:2] = -np.inf
-        self.low[0] = np.fmin(self.low[0], value)
-        known = np.where(np.isnan(value), -np.inf, value)
-        self.high[1] = np.maximum(self.high[1], np.minimum(self.high[0], known))
-        self.high[0] = np.maximum(self.high[0], known)
-
-    @property
-    def lowest(self) -> Floats:
-        return np.asarray(self.low.min(axis=0))
-
-    @property
-    def highest(self) -> Floats:
-        return np.asarray(np.maximum(self.high[0], self.high[2]))
-
-    @property
-    def second(self) -> Floats:
-        """What was reached at least twice."""
-        return second_highest(self.high)
-
-    def forget(self, which: Bools) -> None:
-        self.low[:, which] = np.inf
-        self.high[:, which] = -np.inf
-
-    def shift(self, by: Floats) -> None:
-        self.low -= by
-        self.high -= by
+PART_OF_BURST = 0.6
+"""Of what a burst is assumed to be: less was seen of one that lay across two seconds."""
 
 
 # Three beliefs, each for another use. `steady_w` is what has been proven, and what further rises
@@ -185,17 +135,17 @@ class BaseLoad:
         """Devices whose own meter has told of them at least once."""
         self._read_w: Floats = np.zeros(levels)
         self._quiet = no_streak(levels)
-        self._trend = _Extremes(levels, WINDOW_S / 2)
-        self._moments = _Extremes(levels, MOMENT_S)
-        self._bursts = _Extremes(levels, SWING_LOOKS)
-        self._burst_counts = _Extremes(levels, SWING_LOOKS)
-        self._just_now = _Extremes(levels, SECOND_S)
+        self._trend = Extremes(levels, WINDOW_S / 2)
+        self._moments = Extremes(levels, MOMENT_S)
+        self._bursts = Extremes(levels, SWING_LOOKS)
+        self._burst_counts = Extremes(levels, SWING_LOOKS)
+        self._just_now = Extremes(levels, SECOND_S)
         self._of_second: Bools = np.zeros(levels, dtype=np.bool_)
-        self._hard_low = _Extremes(levels, WINDOW_S / 2)
-        self._level_low = _Extremes(levels, WINDOW_S / 2)
-        self._rises = _Extremes(levels, 2 * WINDOW_S)
-        self._lows = _Extremes(levels, WINDOW_S / 2)
-        self._peaks = _Extremes(levels, WINDOW_S)
+        self._hard_low = Extremes(levels, WINDOW_S / 2)
+        self._level_low = Extremes(levels, WINDOW_S / 2)
+        self._rises = Extremes(levels, 2 * WINDOW_S)
+        self._lows = Extremes(levels, WINDOW_S / 2)
+        self._peaks = Extremes(levels, WINDOW_S)
         self._sure_slope = np.zeros(levels)
         self.swing_w: Floats = np.zeros(levels)
         """Peak to peak of levels whose devices rise and fall together; 0 for the others."""
@@ -220,6 +170,7 @@ class BaseLoad:
         self._learned_slope: Floats = np.full(levels, np.inf)
         self._hidden = HiddenDraw(fleet, unproven)
         self._spikes = MeterSpikes(levels)
+        self._cap_bursts = CapBursts(fleet)
         self.switched = SwitchedLoad(levels)
         self.fluctuation = Fluctuation(levels)
         self._kept_w = np.full((2, 3, levels), np.nan)
@@ -276,9 +227,18 @@ class BaseLoad:
             learned[which] = 0.0
         self._sums[:, which] = 0.0
         self._alike[which] = 0
-        for one in (self._trend, self._moments, self._bursts, self._burst_counts,
-                    self._just_now, self._hard_low,
-                    self._level_low, self._rises, self._lows, self._peaks):  # fmt: skip
+        for one in (
+            self._trend,
+            self._moments,
+            self._bursts,
+            self._burst_counts,
+            self._just_now,
+            self._hard_low,
+            self._level_low,
+            self._rises,
+            self._lows,
+            self._peaks,
+        ):
             one.forget(which)
         self.switched.forget(which)
         self.fluctuation.forget(which)
@@ -383,6 +343,12 @@ class BaseLoad:
         self._foresee(unread, now_s, ahead_s + late_s)
         self._note_fluctuation(untold, ahead_s + late_s, now_s, step_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
+        told = known & ~off & self._of_second[fleet.feed]
+        rises_w = self._cap_bursts.look(seen.now_w, counted_w, told, now_s)
+        # Bursts that were seen of late say it better, unless they were parts of some.
+        seen_w = np.where(self._burst_counts.highest > 0, self._bursts.highest, 0.0)
+        rises_w = np.where(seen_w >= PART_OF_BURST * rises_w, 0.0, rises_w)
+        self.reserve_w = np.maximum(self.reserve_w, rises_w)
         if level_news_s is not None:
             risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
             self.reserve_w = np.maximum(self.reserve_w, risen_w)
