@@ -32,7 +32,7 @@ PASSED_BY_ALL = {
     "policy/schedule/ordered.py": {"Ordered.plan"},
 }
 """Functions on every way of a submission under a budget, as ARCHITECTURE.md tells it."""
-MOST = {"core": (23, 180), "sim": (29, 218), "serve": (30, 253)}
+MOST = {"core": (23, 180), "sim": (29, 219), "serve": (30, 254)}
 """Files and functions, as counted where nothing is remembered yet of curves and bits.
 
 Four of the functions keep the line of planned jobs (`StartingJobs`): without it each of them was
