@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-adaptive demo-pack demo-schedule test kernels search-kernels quick test-all test-python test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
+.PHONY: help setup demo demo-adaptive demo-pack demo-schedule test kernels search-kernels quick test-all test-python test-torch test-slow test-kube test-servers kube-binaries mutation lint type format golden bench reproduce lock docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,16 @@ test-all: .venv/.dev test-servers lint type ## all that CI runs: real servers, a
 test-python: ## quick tests with another Python, in an environment of its own: PYTHON=python3.13
 	@scripts/test-python.sh "$(PYTHON)" $(JOBS) $(PYTEST)
 
+test-torch: runs/torch/.torch ## examples that need PyTorch and stable-baselines3, in an environment of their own (5 GB)
+	@runs/torch/bin/python -m pytest -n 1 -m "not slow and not kube" tests/service/test_sb3_example.py \
+	  tests/service/test_torch_jobs.py $(PYTEST)
+
+runs/torch/.torch: pyproject.toml scripts/venv.sh
+	@mkdir -p runs
+	@VENV=runs/torch scripts/venv.sh .dev all dev
+	@runs/torch/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --group torch
+	@touch $@
+
 test-slow: .venv/.dev ## what takes long: every published bin of every trace
 	@$(TESTS) -m "slow and not kube"
 
@@ -122,7 +132,7 @@ reproduce: .venv/.dev ## both placement papers, every figure (about ten minutes)
 
 lock: .venv/.dev ## renew requirements.lock: every version and hash, resolved by uv
 	@.venv/bin/uv lock --upgrade
-	@.venv/bin/uv export --quiet --all-extras --all-groups --no-emit-project --no-emit-package wattherd-train \
+	@.venv/bin/uv export --quiet --all-extras --all-groups --no-group torch --no-emit-project --no-emit-package wattherd-train \
 	  --format requirements-txt --output-file requirements.lock
 
 clean: ## remove what these targets made

@@ -53,6 +53,7 @@ QUESTIONS = {
     "pods with ResourceClaim and watts": "guides/kubernetes",
     "does it count MIG devices of a DRA driver": "guides/kubernetes",
     "train a scheduler by reinforcement learning": "guides/plugins",
+    "stable-baselines3 PPO agent for scheduling": "guides/plugins",
     "Gymnasium environment for scheduling": "guides/plugins",
     "error messages before and after": "reference/messages",
     "readability of pages, passives and long sentences": "reference/readability",

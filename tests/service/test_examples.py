@@ -16,6 +16,7 @@ EXAMPLES = docs.REPOSITORY / "examples"
 TESTS = docs.REPOSITORY / "tests"
 RUN_BY = {
     "learn/scheduler.py": "unit/test_schedule_env.py",
+    "learn/sb3_scheduler.py": "service/test_sb3_example.py",
     "pollux-budget.yaml": "service/test_examples.py",
     "three-gpu-types/scenario.yaml": "unit/test_fastest_model.py",
     "train/mlp.py": "service/test_training_jobs.py",
