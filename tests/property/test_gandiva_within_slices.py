@@ -15,6 +15,7 @@ from test_hopeless_jobs import Told
 from effort import times
 from wattherd.model.event import BudgetChanged, Event, JobCancelled, NodeLost, NodeReturned
 from wattherd.model.job import JobSpec, TaskRole
+from wattherd.policy.schedule import gandiva
 from wattherd.policy.schedule.gandiva import Gandiva
 from wattherd.policy.schedule.gandiva_nodes import GandivaNodes
 from wattherd.testing.timed_world import t4_nodes, timed
@@ -77,6 +78,7 @@ def test_turns_are_those_of_a_look_at_all_nodes(
     with monkeypatch.context() as patched:
         always: Any = property(lambda _: True, lambda one, value: None)
         patched.setattr(GandivaNodes, "resized", always, raising=False)
+        patched.setattr(gandiva._Memory, "up_to", lambda self, _: self.residents.values())
         everywhere = lived()
     assert told.commands == everywhere.commands
     assert told.reasons == everywhere.reasons

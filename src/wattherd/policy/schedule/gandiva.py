@@ -13,7 +13,7 @@ affinity, and holds up those behind it, so that nobody starves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -162,16 +162,20 @@ def _name(resident: GandivaJob) -> str:
 
 
 _LEAST = np.iinfo(np.int64).min
+UpTo = Callable[[int], Iterable[GandivaJob]]
 
 
-def leave_crowds(residents: Iterable[GandivaJob], homes: GandivaNodes, turns: GandivaTurns) -> None:
-    """Those who wait for their turn go where there is room, least served first."""
+def leave_crowds(up_to: UpTo, homes: GandivaNodes, turns: GandivaTurns) -> None:
+    """Those who wait for their turn go where there is room, least served first.
+
+    `up_to` tells residents of so many GPUs at most: mostly no node has any free.
+    """
     most = int(homes.free_by_node().max(initial=_LEAST))
     if most < 0:
         return
     waiting = [
         one
-        for one in residents
+        for one in up_to(most)
         if not one.running and one.home and one.partner is None and one.gpus <= most
     ]
     for one in sorted(waiting, key=lambda one: (one.service_s(turns.now_s), one.job.number)):
@@ -266,6 +270,8 @@ class _Memory:
     packing: PairPacking
     idle: IdleGpus = field(default_factory=IdleGpus)
     residents: dict[str, GandivaJob] = field(default_factory=dict)
+    by_gpus: dict[int, dict[str, GandivaJob]] = field(default_factory=dict)
+    """The same by their GPUs, which stay as they are."""
     queue: dict[str, GandivaJob] = field(default_factory=dict)
     slice_s: float = -math.inf
     """When the present slice was begun."""
@@ -275,6 +281,24 @@ class _Memory:
     """Whether anything changed since then."""
     awaits: bool = False
     """Whether the next slice was asked for."""
+
+    def up_to(self, gpus: int) -> Iterator[GandivaJob]:
+        """Residents of so many GPUs at most, in any order."""
+        return (
+            one for each, alike in self.by_gpus.items() if each <= gpus for one in alike.values()
+        )
+
+    def put(self, resident: GandivaJob) -> None:
+        """Somebody is there, from now on or still."""
+        self.residents[resident.job.id] = resident
+        self.by_gpus.setdefault(resident.gpus, {})[resident.job.id] = resident
+
+    def drop(self, job_id: str) -> GandivaJob | None:
+        """A job is gone; what there was of it."""
+        resident = self.residents.pop(job_id, None)
+        if resident is not None:
+            del self.by_gpus[resident.gpus][job_id]
+        return resident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +348,7 @@ class Gandiva:
             memory.packing.look(residents, memory.homes, turns, memory.slice_s)
         self._admit(memory, draft, view.now_s)
         if self.migration:
-            leave_crowds(residents, memory.homes, turns)
+            leave_crowds(memory.up_to, memory.homes, turns)
         if new_slice:
             for one in residents:
                 if one.narrowed:
@@ -372,7 +396,7 @@ class Gandiva:
 
     def _forget(self, memory: _Memory, job: JobView) -> None:
         memory.queue.pop(job.id, None)
-        resident = memory.residents.pop(job.id, None)
+        resident = memory.drop(job.id)
         if resident is not None:
             memory.homes.leave(resident)
 
@@ -393,7 +417,7 @@ class Gandiva:
         if resident.running:
             resident.rest(now_s)
         resident.queued_s, resident.told = now_s, False
-        memory.residents[resident.job.id] = resident
+        memory.put(resident)
         memory.queue[resident.job.id] = resident
 
     # Homes ----------------------------------------------------------------------------------------
