@@ -84,7 +84,9 @@ def test_one_whose_scheduler_does_not_return_says_where_it_is_and_answers_all_th
     stuck, draft = Asked(), cast("Any", SimpleNamespace(mark=lambda: 0))
     planner = PluggedPlanner("mine", cast("Any", stuck))
     planner.watch = PluginWatch("scheduler 'mine'", 0.0)
-    thread = threading.Thread(target=planner.plan, args=(None, draft))
+    thread = threading.Thread(
+        target=planner.plan, args=(cast("Any", SimpleNamespace(now_s=0.0)), draft)
+    )
     thread.start()
     try:
         while not planner.watch.trouble:

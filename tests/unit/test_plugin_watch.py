@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_a_plan_that_does_not_return_is_told_of_once_with_its_place(
     planner = PluggedPlanner("mine", stuck)
     planner.watch = PluginWatch("scheduler 'mine'", SHORT_S)
     assert not_returning() == ""
-    with meanwhile(lambda: planner.plan(None, EmptyDraft()), stuck):  # type: ignore[arg-type]
+    with meanwhile(lambda: planner.plan(SimpleNamespace(now_s=0.0), EmptyDraft()), stuck):  # type: ignore[arg-type]
         until(lambda: not_returning())
         told = not_returning()
         assert told.startswith("scheduler 'mine' has not returned for 0 s: it is at ")

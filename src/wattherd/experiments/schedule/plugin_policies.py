@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from wattherd.errors import Bug, ClusterError, PlannerBug, UserError
+from wattherd.experiments.schedule.plan_check import nonsense
 from wattherd.experiments.schedule.scheduler_context import (
     BuiltScheduler,
     SchedulerContext,
@@ -57,7 +58,7 @@ def scheduler_from(name: str, find: Callable[[], object]) -> SchedulerOf:
         if not callable(getattr(built.planner, "plan", None)):
             raise _wrong("schedule", name, "made no planner: it has no `plan`")
         return BuiltScheduler(
-            planner=PluggedPlanner(name, built.planner), quota=built.quota,
+            planner=PluggedPlanner(name, built.planner, built.computers), quota=built.quota,
             computers={kind: PluggedComputer(name, one) for kind, one in built.computers.items()},
             rigid=built.rigid, adapts_batch=built.adapts_batch,
         )  # fmt: skip
@@ -137,10 +138,10 @@ class _Complaints:
 class PluggedPlanner:
     """A planner of somebody else's."""
 
-    def __init__(self, name: str, planner: Planner) -> None:
-        """`name` is what users call it."""
+    def __init__(self, name: str, planner: Planner, computers: Collection[str] = ()) -> None:
+        """`name` is what users call it; `computers` are kinds of questions that it may ask."""
         self.planner = planner
-        self._name = name
+        self._name, self._computers = name, frozenset(computers)
         self._complaints = _Complaints(f"scheduler {name!r}")
         self.watch = PluginWatch(f"scheduler {name!r}")
 
@@ -150,12 +151,18 @@ class PluggedPlanner:
         try:
             with self.watch:
                 self.planner.plan(view, draft)
+            self._check(view, draft)
         except Bug as error:
             if not isinstance(error, PlannerBug):
                 raise  # ours, whoever called
             self._mended(view, draft, mark, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code may raise anything
             self._mended(view, draft, mark, error)
+
+    def _check(self, view: View, draft: Draft) -> None:
+        problem = nonsense(draft, view.now_s, self._computers)
+        if problem:
+            raise ValueError(problem)
 
     def _mended(self, view: View, draft: Draft, mark: int, error: BaseException) -> None:
         draft.undo(mark)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -97,5 +98,9 @@ def _read_by_package(kind: str, path: Path) -> tuple[JobSpec, ...]:
     strange = next((one for one in specs if not isinstance(one, JobSpec)), None)
     if strange is not None:
         problem = f"{kind!r} gave a {type(strange).__name__} for a job"
+        raise UserError(problem, where=str(path), hint=GUIDE)
+    names = Counter(one.id for one in specs)
+    if len(names) < len(specs):
+        problem = f"{kind!r} gave two jobs the id {names.most_common(1)[0][0]!r}"
         raise UserError(problem, where=str(path), hint=GUIDE)
     return tuple(sorted(specs, key=lambda spec: spec.submit_s))
