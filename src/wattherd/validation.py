@@ -140,8 +140,9 @@ def _fault(error: Any, errors: Sequence[Any] = ()) -> Fault:
         return Fault(_LENGTHS[kind].format(**error["ctx"]), "")
     if kind in _PRESENCE:
         return Fault(_PRESENCE[kind], "")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return Fault(message[:1].lower() + message[1:], "")
+    # A check of ours may have a hint of its own, which is better than that of the whole document.
+    message, _, hint = str(error["msg"]).removeprefix("Value error, ").partition(" (hint: ")
+    return Fault(message[:1].lower() + message[1:], hint.removesuffix(")"))
 
 
 def _is_alternative(one: Any, other: Any) -> bool:
