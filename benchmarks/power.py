@@ -12,6 +12,7 @@ are found by WATTHERD_DATA; without it their rooms are left out and said so.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -42,7 +43,7 @@ PAGE = HERE.parent / "docs" / "concepts" / "power-control.md"
 OURS = ("wattherd",)
 PHASES = range(1, 9)
 """Seeds: each begins a swing at another moment of its period."""
-PERIODS_S = (20.3, 33.7, 60.0, 75.3, 140.0)
+PERIODS_S = (20.3, 33.7, 75.3, 140.0)
 """Of jobs that rest and work in turn, half of the time each."""
 Runs = list[dict[str, Any]]
 
@@ -152,12 +153,12 @@ def phase_table(*, quick: bool) -> Iterable[str]:
         "| worst second, whenever it began, % | used, % |"
     )
     yield "|---|---|---|---|---|---|"
-    rooms = {f"`{name}`": WORLDS[name] for name in WORLDS if name.startswith("swing-")}
-    slow = {f"`swing-0.1`, but every {period_s:g} s": period_s for period_s in PERIODS_S}
-    for name, period_s in slow.items():
-        rooms[name] = replace(WORLDS["swing-0.1"], load=swing(1.0 / period_s))
-    for name, room in rooms.items():
-        found = [_at_moment(name, room, seed, 180 if quick else 360) for seed in PHASES]
+    rooms = {f"`{name}`": (WORLDS[name], True) for name in WORLDS if name.startswith("swing-")}
+    for period_s, looks in itertools.product(PERIODS_S, (True, False)):
+        name = f"`swing-0.1`, but every {period_s:g} s{'' if looks else ', meters of moments'}"
+        rooms[name] = replace(WORLDS["swing-0.1"], load=swing(1.0 / period_s)), looks
+    for name, (room, looks) in rooms.items():
+        found = [_at_moment(room, seed, 180 if quick else 360, looks=looks) for seed in PHASES]
         above_s = [run["over_limit_s"] for run in found]
         used = [run["usable_pct"] for run in found]
         yield (
@@ -168,9 +169,14 @@ def phase_table(*, quick: bool) -> Iterable[str]:
         )
 
 
-def _at_moment(name: str, room: BenchRoom, seed: int, seconds: int) -> dict[str, Any]:
-    """Scores of the loop in that room, whose swing begins where `seed` says."""
-    scenario = build_world(name, room, np.random.default_rng([seed, 5]), seconds=seconds, seed=seed)
+def _at_moment(room: BenchRoom, seed: int, seconds: int, *, looks: bool) -> dict[str, Any]:
+    """Scores of the loop in that room, whose swing begins where `seed` says.
+
+    Where meters are not looked at within a second they tell moments.
+    """
+    rng = np.random.default_rng([seed, 5])
+    scenario = build_world("at-moment", room, rng, seconds=seconds, seed=seed)
+    scenario = replace(scenario, room=replace(scenario.room, looks=looks))
     fleet = scenario.room.fleet
     return scores(
         scenario, run_log(scenario, no_fault(fleet.size, fleet.feeds), MAKERS["wattherd"])

@@ -264,7 +264,7 @@ def test_slow_swings_of_all_devices_stay_below_the_limit_once_they_were_seen() -
         room.follow(loop.cycle(room.read(), limits(fleet, 2400)))
         drawn_w.append(room.levels_w()[-1])
     assert max(drawn_w[60:]) <= 2400
-    assert max(drawn_w[60:]) >= 0.8 * 2400
+    assert max(drawn_w[60:]) >= 0.75 * 2400
     assert "swing" in {note.kind for note in loop.notes()}
 
 

@@ -315,7 +315,8 @@ class SafetyLoop:
         `budget_w` (F + 1,) stands for what the last cycle found.
         """
         caps, fleet, draw = self.caps, self.fleet, self.caps.response.at
-        budget_w = self.budget_w if budget_w is None else budget_w
+        # What is kept free while devices rest is theirs within seconds of their start.
+        budget_w = (self.budget_w if budget_w is None else budget_w) + self.base.for_rises_w
         fixed, lowest_w = caps.fixed, draw(caps.lowest_w)
         fixed_w = np.where(fixed, caps.counted_w, 0.0)
         least_w = np.where(fixed, np.fmin(fixed_w, lowest_w), lowest_w)

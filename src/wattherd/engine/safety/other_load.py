@@ -105,6 +105,8 @@ class BaseLoad:
         """The same without what only this cycle showed; NaN before the first."""
         self.reserve_w: Floats = np.zeros(levels)
         """What is kept for its rise before the loop could answer."""
+        self.for_rises_w: Floats = np.zeros(levels)
+        """The part of that which devices need no more once they have risen."""
         self.away_w: Floats = np.zeros(levels)
         """What of it went at once and may come back at once."""
         self.slope: Floats = np.zeros(levels)
@@ -115,6 +117,8 @@ class BaseLoad:
         """How much of that is the devices'."""
         self._beyond_w: Floats = np.zeros(levels)
         """What means of a second show of devices beyond what these were counted at."""
+        self._quick_w: Floats = np.zeros(levels)
+        """The part of it that is of devices which did not come from rest."""
         self.doubted: Bools = np.zeros(levels, dtype=np.bool_)
         """Levels whose devices read lower while the level itself did not."""
         self.rise_w: Floats = np.zeros(levels)
@@ -277,9 +281,12 @@ class BaseLoad:
         more_w = np.where(known, seen.now_w, np.fmax(seen.now_w, recent_w))
         more_w = np.where(off, 0.0, more_w)
         self.explained_w = fleet.levels(own_w)
-        self._beyond_w = np.zeros(fleet.feeds + 1)
+        self._beyond_w = self._quick_w = np.zeros(fleet.feeds + 1)
         if self._of_second.any():
             self._beyond_w = np.where(self._of_second, fleet.levels(more_w - own_w), 0.0)
+            # Of devices that rose from rest that is kept for when they rest again (`CapBursts`).
+            quick_w = np.where(self._cap_bursts.risen_from_long_rest, 0.0, more_w - own_w)
+            self._quick_w = np.where(self._of_second, fleet.levels(quick_w), 0.0)
         # A meter that shows less than its devices draw, of which all else is told, shows nothing.
         # Where means of a second are told it is not low for the median's sake, which is behind when
         # all rise together.
@@ -343,15 +350,24 @@ class BaseLoad:
         self._foresee(unread, now_s, ahead_s + late_s)
         self._note_fluctuation(untold, ahead_s + late_s, now_s, step_s)
         self.reserve_w = np.maximum(self.reserve_w, self._for_swing_w(most_w))
-        told = known & ~off & self._of_second[fleet.feed]
-        rises_w = self._cap_bursts.look(seen.now_w, counted_w, told, now_s)
-        # Bursts that were seen of late say it better, unless they were parts of some.
-        seen_w = np.where(self._burst_counts.highest > 0, self._bursts.highest, 0.0)
-        rises_w = np.where(seen_w >= PART_OF_BURST * rises_w, 0.0, rises_w)
-        self.reserve_w = np.maximum(self.reserve_w, rises_w)
         if level_news_s is not None:
             risen_w = self._risen_unread_w(read_w, level_news_s, now_s, step_s)
             self.reserve_w = np.maximum(self.reserve_w, risen_w)
+        self._keep_for_rises(np.where(off | ~known, np.nan, seen.now_w), counted_w, now_s, news_s)
+
+    def _keep_for_rises(
+        self, read_w: Floats, counted_w: Floats, now_s: float, news_s: float
+    ) -> None:
+        """Keep free what devices that rest may burst."""
+        # Who reads low while its level does not is not at rest.
+        read_w = np.where(self._fleet.any_above(self.doubted), np.nan, read_w)
+        means = self._of_second[self._fleet.feed]
+        rises_w = self._cap_bursts.look(read_w, counted_w, means, now_s, news_s)
+        # Bursts that were seen of late say it better, unless they were parts of some.
+        seen_w = np.where(self._burst_counts.highest > 0, self._bursts.highest, 0.0)
+        rises_w = np.where(seen_w >= PART_OF_BURST * rises_w, 0.0, rises_w)
+        self.for_rises_w = np.maximum(rises_w - self.reserve_w, 0.0)
+        self.reserve_w = self.reserve_w + self.for_rises_w
 
     def transfer(self, watts: Floats) -> None:
         """Watts (N,) that devices now answer for themselves are no other load any more."""
@@ -550,8 +566,9 @@ class BaseLoad:
         # What was there a moment ago is not gone because caps that were cut hide it now.
         # Alarms and spikes are not remembered: if they prove false, their watts are free at once.
         self._moments.note(np.where(passing, np.nan, now_w), now_s)
-        told = (burst_w > NOISE * self.drawn_w) & ~passing & ~unread
-        self._bursts.note(np.where(passing | unread, np.nan, burst_w), now_s)
+        quick_w = np.minimum(burst_w, self._quick_w)
+        told = (quick_w > NOISE * self.drawn_w) & ~passing & ~unread
+        self._bursts.note(np.where(passing | unread, np.nan, quick_w), now_s)
         self._burst_counts.note(np.where(told, most_w, np.nan), now_s)
         self._read_w = now_w
         self.now_w = np.maximum(now_w, self._moments.highest)
