@@ -65,12 +65,22 @@ def propose(desk: Desk, proposals: list[Any]) -> list[str]:
             draft.wake_at(float(number))
             draft.compute("lp", number)
         else:
-            fits = whole_gang(job.spec, shares, milli) if what == "fit" else shares
-            answer = draft.start(job, [one for one in fits if one.role < len(job.spec.roles)])
+            answer = start(desk, job, what, shares, milli)
         if not job.wanted and number % 2:
             draft.wait(job, Reason(code=ReasonCode.FRAGMENTED, since_s=0.0))
         answers.append("" if answer is None else answer.text())
     return answers
+
+
+def start(desk: Desk, job: Any, what: str, shares: Any, milli: int) -> Reason | None:
+    """Of nonsense the guard says that it cannot look at it, with whatever Python calls that."""
+    if what == "nonsense":
+        try:
+            return desk.draft.start(job, shares)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            return Reason(code=ReasonCode.INVALID_SPEC, since_s=0.0)
+    fits = whole_gang(job.spec, shares, milli) if what == "fit" else shares
+    return desk.draft.start(job, [one for one in fits if one.role < len(job.spec.roles)])
 
 
 def accounts(desk: Desk) -> dict[str, Any]:
