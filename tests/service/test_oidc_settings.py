@@ -61,7 +61,7 @@ def test_rules_fit_values_of_any_kind() -> None:
     ("change", "why"),
     [
         ({"issuer": "http://i.example"}, "is not https"),
-        ({"rules": []}, "at least 1 item"),
+        ({"rules": []}, "has 0 entries, 1 are the least"),
         ({"algorithms": ["HS256"]}, "is 'HS256', where 'RS256'"),
         ({"algorithms": ["none"]}, "is 'none', where 'RS256'"),
         ({"session": "1s"}, "out of range"),

@@ -392,3 +392,10 @@ def test_devices_that_are_shown_could_all_be_powered_and_not_one_more(
     for node in range(4):
         more = [one + (at == node) for at, one in enumerate(shown)]
         assert more[node] > gpus[node] or not possible(more), "one more could be powered"
+    free = [2 * one for one in gpus]
+    pairs = watts.powered(np.array(free), 0, together=2).tolist()
+    assert possible(pairs)
+    assert all(one % 2 == 0 for one in pairs), "half a task helps nobody"
+    for node in range(4):
+        more = [one + 2 * (at == node) for at, one in enumerate(pairs)]
+        assert more[node] > free[node] or not possible(more), "a task more could be powered"

@@ -226,8 +226,9 @@ class GuardedDraft:
         if not (self._watts.by_domain and whole):
             return room
         # Watts are counted by device: tasks are turned into those, and back.
-        least = job.spec.counts(role).start * needs.gpu_count
-        return self._watts.powered(room * needs.gpu_count, least) // needs.gpu_count
+        each = needs.gpu_count
+        least = job.spec.counts(role).start * each
+        return self._watts.powered(room * each, least, together=each) // each
 
     def _usable(self, column: NDArray[np.int64]) -> NDArray[np.int64]:
         """`column` with nothing on lost nodes."""

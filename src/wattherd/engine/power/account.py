@@ -414,8 +414,8 @@ class PowerAccount:
 
     def room_mw(self) -> int | None:
         """What the plan leaves of the site's budget above all least needs; None: no budget."""
-        limit_nw, root = self.limits_nw[self.feeds.root], self.feeds.root
-        return None if limit_nw is None else (limit_nw - self._planned_nw(root)) // PPM
+        limit_nw = self.limits_nw[self.feeds.root]
+        return None if limit_nw is None else (limit_nw - self._planned_nw(self.feeds.root)) // PPM
 
     def _planned_nw(self, domain: int) -> int:
         return self._idle_nw[domain] + self._plan.nw[domain]
@@ -516,11 +516,11 @@ class PowerAccount:
         domain = self.feeds.number_of(fall.domain)
         return domain is not None and self._planned_nw(domain) > _nw(fall.budget_w)
 
-    def powered(self, gpus: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    def powered(self, gpus: NDArray[np.int64], least: int, together: int = 1) -> NDArray[np.int64]:
         """Of free `gpus` (N,) those that all domains together could carry at their floors.
 
-        Whole nodes come first. Where these are fewer than `least` it is all of them: the guard will
-        say what they lack. Below one plain budget all places are alike, and nothing is hidden.
+        Whole nodes come first, and on each a multiple of `together`: half a task helps nobody.
+        Fewer than `least` are all: the guard says what they lack. Below one budget none is hidden.
         """
         if not self.by_domain:
             return gpus
@@ -540,12 +540,12 @@ class PowerAccount:
         if not left:
             return gpus
         shown = np.zeros_like(gpus)
-        # Fullest first, so that gangs find whole nodes among what is shown; by number among equals,
-        # since decisions follow from it.
+        # Fullest first, so that gangs find whole nodes; by number among equals, for decisions.
         for node in sorted(free, key=lambda one: (-free[one], one)):
             above = [(left[one], ppm, one) for one, ppm in self.feeds.paths[node] if one in left]
             step_mw = self._step_mw[node]
-            count = min([free[node], *(nw // (ppm * step_mw) for nw, ppm, _ in above)])
+            most = min([free[node], *(nw // (ppm * step_mw) for nw, ppm, _ in above)])
+            count = most - most % together
             if count > 0:
                 shown[node] = count
                 for nw, ppm, domain in above:
