@@ -55,7 +55,8 @@ def test_every_scheduler_is_on_the_board(worst: Path) -> None:
     assert by_name["fifo"]["rank"] is not None
     why = {name: by_name[name]["why"] for name in ("raises", "falls", "midway", "endless")}
     assert why == {
-        "raises": "ValueError: made of nothing",
+        "raises": "worst:raises: raises: failed: ValueError: made of nothing "
+        "(hint: see docs/guides/plugins.md)",
         "falls": "its process ended with exit code 7",
         "midway": "12 jobs not finished",
         "endless": "took longer than 6 s",
