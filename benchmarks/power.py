@@ -176,7 +176,8 @@ def _at_moment(room: BenchRoom, seed: int, seconds: int, *, looks: bool) -> dict
     """
     rng = np.random.default_rng([seed, 5])
     scenario = build_world("at-moment", room, rng, seconds=seconds, seed=seed)
-    scenario = replace(scenario, room=replace(scenario.room, looks=looks))
+    if not looks:
+        scenario = replace(scenario, room=replace(scenario.room, looks=False))
     fleet = scenario.room.fleet
     return scores(
         scenario, run_log(scenario, no_fault(fleet.size, fleet.feeds), MAKERS["wattherd"])
