@@ -195,8 +195,10 @@ def test_the_worst_policies_fail_alone(worst: Path, capfd: pytest.CaptureFixture
     found = swept(names, limit_s=8.0)
     rows = {row["policy"]: row for row in found.runs}
     assert list(rows) == names
-    assert rows["raises"]["failure"] == "ValueError: made of nothing"
-    assert rows["leaves"]["failure"] == "SystemExit: bye"
+    hint = "(hint: see docs/guides/plugins.md)"
+    told = f"worst:raises: raises: failed: ValueError: made of nothing {hint}"
+    assert rows["raises"]["failure"] == told
+    assert rows["leaves"]["failure"] == f"worst:leaves: leaves: failed: SystemExit: bye {hint}"
     assert rows["falls"]["failure"] == "its process ended with exit code 7"
     assert rows["shot"]["failure"] == "its process was killed (SIGKILL)"
     assert rows["endless"]["failure"] == "took longer than 8 s"
