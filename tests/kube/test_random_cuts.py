@@ -449,8 +449,10 @@ class Cluster:
             self.settled(quiet_s=ANSWERED_S)
         stopped, right = look()
         since = self.seen().bound.keys() - before.bound.keys()
-        told_of = (stopped, right, answer, self.budgets_w, before.ages(), before.going, since)
-        promise(stopped == right, (told_of, self._about(stopped ^ right, before)))
+        told_of = (stopped, right, answer, wanted, self.budgets_w, before.ages(), since)
+        where = {name: pod["spec"]["nodeName"] for name, pod in self.seen().bound.items()}
+        about = self._about(stopped ^ right, before)
+        promise(stopped == right, (told_of, where, self.broken, about))
         self.ended |= self.seen().going
 
     def _about(self, pods: AbstractSet[str], before: Seen) -> list[object]:
